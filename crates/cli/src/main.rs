@@ -1,0 +1,2 @@
+//! The `goldcrest` command.
+fn main() {}
