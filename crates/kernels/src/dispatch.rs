@@ -1,0 +1,79 @@
+//! Runs a kernel, written once over [`Simd`], on the instruction set chosen at run time.
+
+use crate::isa::{Isa, IsaError};
+use crate::vector::{Scalar, Simd};
+
+#[cfg(target_arch = "x86_64")]
+use crate::vector::{Avx2, Avx512};
+
+/// The kernels of one instruction set that this machine is known to have. All operations are methods of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernels {
+    /// Private: a value exists only for an instruction set that was found on this machine.
+    isa: Isa,
+}
+
+/// An operation with its arguments, compiled once per instruction set by [`Kernels::run`].
+///
+/// `run` and all that it calls must be `#[inline(always)]`: code that is not inlined into the entry points below is
+/// compiled without their instruction set. For the same reason kernels have no closures in their loops.
+pub(crate) trait Kernel {
+    type Output;
+
+    /// # Safety
+    /// The machine has the instruction set of `S`.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+impl Kernels {
+    /// The kernels of `isa`, or [`IsaError::Unavailable`] if this machine lacks it.
+    pub fn new(isa: Isa) -> Result<Kernels, IsaError> {
+        if isa.is_available() {
+            Ok(Kernels { isa })
+        } else {
+            Err(IsaError::Unavailable { isa })
+        }
+    }
+
+    /// The kernels of the fastest instruction set of this machine.
+    pub fn best() -> Kernels {
+        Kernels { isa: Isa::best() }
+    }
+
+    /// The instruction set of these kernels.
+    pub fn isa(self) -> Isa {
+        self.isa
+    }
+
+    /// Runs `kernel` on the chosen instruction set.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.isa {
+            // SAFETY: every machine has it; a `Kernels` of the others exists only if `Isa::is_available` said so.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { run_avx2(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { run_avx512(kernel) },
+            // SAFETY: `Scalar` is plain Rust.
+            _ => unsafe { kernel.run::<Scalar>() },
+        }
+    }
+}
+
+/// # Safety
+/// The machine has the features named.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: required of the caller.
+    unsafe { kernel.run::<Avx2>() }
+}
+
+/// # Safety
+/// The machine has the features named.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: required of the caller.
+    unsafe { kernel.run::<Avx512>() }
+}

@@ -1,0 +1,18 @@
+//! The 16-bit floats of weight files and of the KV cache, one value at a time.
+
+use half::{bf16, f16};
+
+/// The value of an IEEE half-precision float; exact.
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+/// Rounds to the nearest half-precision float, ties to even; overflows to infinity.
+pub(crate) fn f32_to_f16(value: f32) -> u16 {
+    f16::from_f32(value).to_bits()
+}
+
+/// The value of a bfloat16; exact.
+pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
+    bf16::from_bits(bits).to_f32()
+}
