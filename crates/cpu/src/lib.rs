@@ -1,1 +1,5 @@
 //! See ARCHITECTURE.md.
+
+pub mod buffer;
+pub mod pool;
+pub mod threads;
