@@ -57,9 +57,7 @@ impl Isa {
 
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -98,9 +96,7 @@ impl FromStr for Isa {
         Isa::ALL
             .into_iter()
             .find(|isa| isa.to_string() == name)
-            .ok_or_else(|| IsaError::Unknown {
-                name: name.to_owned(),
-            })
+            .ok_or_else(|| IsaError::Unknown { name: name.to_owned() })
     }
 }
 
@@ -113,10 +109,7 @@ mod tests {
         for isa in Isa::ALL {
             assert_eq!(isa.to_string().parse(), Ok(isa));
         }
-        assert_eq!(
-            "sse".parse::<Isa>(),
-            Err(IsaError::Unknown { name: "sse".into() })
-        );
+        assert_eq!("sse".parse::<Isa>(), Err(IsaError::Unknown { name: "sse".into() }));
     }
 
     #[test]

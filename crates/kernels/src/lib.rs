@@ -9,7 +9,12 @@
 mod dispatch;
 mod float16;
 mod isa;
+mod matmul;
+mod panel;
+mod quantize;
 mod vector;
 
 pub use dispatch::Kernels;
 pub use isa::{Isa, IsaError};
+pub use panel::{PANEL_ROWS, PanelType};
+pub use quantize::{ActivationGroup, ActivationGroupMut, ActivationType, Activations, GROUP_ROWS_MAX};

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, simd_methods};
+use super::{Simd, safe_methods, simd_methods};
 
 /// AVX-512 F, BW, VL, DQ and VNNI.
 #[derive(Clone, Copy)]
@@ -49,7 +49,6 @@ unsafe impl Simd for Avx512 {
         fn less(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) }
         fn less_equal(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b) }
         fn select(mask: __mmask16, a: __m512, b: __m512) -> __m512 { _mm512_mask_blend_ps(mask, b, a) }
-        fn mask_bits(mask: __mmask16) -> u32 { mask.into() }
 
         fn splat_i32(x: i32) -> __m512i { _mm512_set1_epi32(x) }
         fn load_bytes(from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
@@ -69,10 +68,13 @@ unsafe impl Simd for Avx512 {
         fn sum_i32(v: __m512i) -> i32 { _mm512_reduce_add_epi32(v) }
         fn largest_i32(v: __m512i) -> i32 { _mm512_reduce_max_epi32(v) }
 
-        fn narrow_start(start: __m512i) -> __m512i { start }
         fn narrow_dot(sum: __m512i, weights: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, weights, x) }
+        fn wide_dot(sum: __m512i, weights: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, weights, x) }
+    }
+    safe_methods! {
+        fn mask_bits(mask: __mmask16) -> u32 { mask.into() }
+        fn narrow_start(start: __m512i) -> __m512i { start }
         fn narrow_finish(sum: __m512i, _start: __m512i) -> __m512i { sum }
         fn wide_start(minus_128_sum: __m512i) -> __m512i { minus_128_sum }
-        fn wide_dot(sum: __m512i, weights: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, weights, x) }
     }
 }

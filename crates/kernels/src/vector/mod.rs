@@ -155,4 +155,14 @@ macro_rules! simd_methods {
         }
     )*};
 }
-pub(crate) use simd_methods;
+
+/// Writes methods of [`Simd`] whose body is one safe expression.
+macro_rules! safe_methods {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $body:expr })*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($arg: $ty),*) -> $ret {
+            $body
+        }
+    )*};
+}
+pub(crate) use {safe_methods, simd_methods};

@@ -1,6 +1,6 @@
 //! 4 lanes of plain Rust, for machines without a better instance and to test the kernels' logic at a third width.
 
-use super::{Simd, simd_methods};
+use super::{Simd, safe_methods, simd_methods};
 use crate::float16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 
 /// Plain Rust.
@@ -11,16 +11,6 @@ const LANES: usize = 4;
 type F32 = [f32; LANES];
 type I32 = [i32; LANES];
 type Mask = [bool; LANES];
-
-/// Writes methods of [`Simd`] that are safe in plain Rust.
-macro_rules! safe_methods {
-    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty { $body:expr })*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $ty),*) -> $ret {
-            $body
-        }
-    )*};
-}
 
 #[inline(always)]
 fn zip<A: Copy, B: Copy, C>(a: [A; LANES], b: [B; LANES], op: impl Fn(A, B) -> C) -> [C; LANES] {
@@ -43,9 +33,7 @@ fn round_to_i32(x: f32) -> i32 {
 #[inline(always)]
 fn byte_dot(weights: i32, x: i32, weight: impl Fn(u8) -> i32) -> i32 {
     let (weights, x) = (weights.to_le_bytes(), x.to_le_bytes());
-    (0..4)
-        .map(|i| weight(weights[i]) * i32::from(x[i] as i8))
-        .sum()
+    (0..4).map(|i| weight(weights[i]) * i32::from(x[i] as i8)).sum()
 }
 
 // SAFETY: every load and store below is of 4 lanes, or of the first `count`.

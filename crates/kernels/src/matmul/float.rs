@@ -1,0 +1,128 @@
+//! Weights, decoded to f32 where they are quantised, times f32 activations.
+
+use std::marker::PhantomData;
+
+use super::{Operands, TileKernel, headers, store};
+use crate::panel::PANEL_ROWS;
+use crate::panel::lanes::{FloatPanel, QuantizedPanel};
+use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
+use crate::vector::Simd;
+
+/// Panels of floats of one type.
+pub(super) struct FloatTile<W>(PhantomData<W>);
+
+/// Quantised panels of one type, decoded.
+pub(super) struct DecodedTile<W>(PhantomData<W>);
+
+/// Most rows of a tile: a sum and a product operand each, and the weight, share the registers.
+#[inline(always)]
+fn rows_max<S: Simd>() -> usize {
+    if S::LANES == 16 { 8 } else { 6 }
+}
+
+/// Adds `weight` times value `i` of each row to the sums.
+///
+/// # Safety
+/// As [`TileKernel::tile`]; `x` points to value `i` of the first row of the tile.
+#[inline(always)]
+unsafe fn accumulate<S: Simd, const R: usize>(sums: &mut [S::F32; R], weight: S::F32, x: *const u32) {
+    for (r, sum) in sums.iter_mut().enumerate() {
+        // SAFETY: required of the caller.
+        unsafe { *sum = S::fma(weight, S::splat(f32::from_bits(*x.add(r))), *sum) };
+    }
+}
+
+impl<W: FloatPanel> TileKernel for FloatTile<W> {
+    #[inline(always)]
+    fn rows_max<S: Simd>() -> usize {
+        rows_max::<S>()
+    }
+
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
+        // SAFETY: required of the caller: the panel holds 16 values and `x` holds `x_rows` for each of `k`.
+        unsafe {
+            let mut sums = [[S::splat(0.0); R]; V];
+            for i in 0..operands.k {
+                let x = operands.x.add(i * operands.x_rows);
+                for (v, sums) in sums.iter_mut().enumerate() {
+                    let weight = W::load::<S>(operands.panel.add((i * PANEL_ROWS + lane + v * S::LANES) * W::BYTES));
+                    accumulate::<S, R>(sums, weight, x);
+                }
+            }
+            store::<S, R, V>(operands, lane, sums);
+        }
+    }
+}
+
+impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
+    #[inline(always)]
+    fn rows_max<S: Simd>() -> usize {
+        rows_max::<S>()
+    }
+
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
+        let layout = W::LAYOUT;
+        // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them, and `x` holds `x_rows`
+        // values for each of `k`.
+        unsafe {
+            let mut sums = [[S::splat(0.0); R]; V];
+            let mut record = operands.panel;
+            let mut x = operands.x;
+            let mut blocks_left = operands.k / BLOCK_VALUES;
+            while blocks_left > 0 {
+                let headers = headers::<S, W, V>(record, lane);
+                let record_blocks = blocks_left.min(layout.blocks);
+                for block in 0..record_blocks {
+                    let quants = record.add(layout.block_offset(block));
+                    for v in 0..V {
+                        for group in 0..BLOCK_GROUPS {
+                            let codes = W::codes::<S>(quants, lane + v * S::LANES, group);
+                            let weights = decode::<S, W>(codes, &headers[v], block, group / (BLOCK_GROUPS / 2));
+                            for (j, weight) in weights.into_iter().enumerate() {
+                                accumulate::<S, R>(&mut sums[v], weight, x.add((group * 4 + j) * operands.x_rows));
+                            }
+                        }
+                    }
+                    x = x.add(BLOCK_VALUES * operands.x_rows);
+                }
+                record = record.add(layout.record_bytes());
+                blocks_left -= record_blocks;
+            }
+            store::<S, R, V>(operands, lane, sums);
+        }
+    }
+}
+
+/// The weights of four codes: the published decoding, each product and sum rounded.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn decode<S: Simd, W: QuantizedPanel>(
+    codes: S::I32,
+    header: &W::Header<S>,
+    block: usize,
+    half: usize,
+) -> [S::F32; 4] {
+    // SAFETY: required of the caller.
+    unsafe {
+        let mut scale = W::scale::<S>(header, block);
+        if W::SUB_SCALES {
+            scale = S::mul(scale, W::sub_scale::<S>(header, block, half));
+        }
+        let mut weights = [scale; 4];
+        for (j, weight) in weights.iter_mut().enumerate() {
+            let mut quant = S::and(S::shr(codes, 8 * j as u32), S::splat_i32(0xff));
+            if let Some(bits) = W::ZERO_BITS {
+                quant = S::sub_i32(quant, S::splat_i32(1 << bits));
+            }
+            *weight = S::mul(scale, S::to_f32(quant));
+            if W::MINIMUMS {
+                *weight = S::add(*weight, W::minimum::<S>(header, block));
+            }
+        }
+        weights
+    }
+}

@@ -1,0 +1,209 @@
+//! The matrix product: one panel of 16 outputs times one group of rows, for any number of rows and any type.
+//!
+//! The panel is decoded in registers while it streams by once; every output is one chain of fused multiply-adds in the order of `k`.
+//! Both make the result of a row independent of the rows beside it and of the width of the registers.
+
+mod float;
+mod quantized;
+
+use std::marker::PhantomData;
+
+use crate::dispatch::{Kernel, Kernels};
+use crate::panel::lanes::{self, QuantizedPanel};
+use crate::panel::{PANEL_ROWS, PanelType};
+use crate::quantize::{ActivationGroup, ActivationType, split_evenly};
+use crate::vector::Simd;
+
+use float::{DecodedTile, FloatTile};
+use quantized::QuantizedTile;
+
+impl Kernels {
+    /// Multiplies a panel with a group of activations: `out[r * 16 + l]` becomes the dot product of weight row `l` of the panel and
+    /// row `r` of the group. Lanes of rows that the panel lacks get zeros, or NaN where the activations are not finite.
+    ///
+    /// With [`ActivationType::Q8`] the sum over a block of 32 is an exact integer; blocks are added in the order of `k`. With
+    /// [`ActivationType::F32`] weights are decoded and values added in the order of `k`.
+    ///
+    /// # Panics
+    /// If the panel is not [`PanelType::panel_bytes`] of the group's `k` long, `out` not 16 values a row, `k` no multiple of the
+    /// type's block, or 8-bit activations meet float weights: a mistake of the caller.
+    pub fn matmul(self, panel_type: PanelType, panel: &[u8], group: ActivationGroup<'_>, out: &mut [f32]) {
+        let k = group.k();
+        assert!(
+            k.is_multiple_of(panel_type.block_values()),
+            "{k} values are no whole number of {panel_type} blocks"
+        );
+        assert_eq!(
+            panel.len(),
+            panel_type.panel_bytes(k),
+            "bytes of a panel of {k} {panel_type} values"
+        );
+        assert_eq!(out.len(), group.rows() * PANEL_ROWS, "outputs of {} rows", group.rows());
+        let product = Product { panel, group, out };
+        match group.activation_type() {
+            ActivationType::Q8 => self.matmul_q8(panel_type, product),
+            ActivationType::F32 => self.matmul_f32(panel_type, product),
+        }
+    }
+
+    fn matmul_q8(self, panel_type: PanelType, product: Product<'_>) {
+        match panel_type {
+            PanelType::Q8_0 => product.run::<QuantizedTile<lanes::Q8_0>>(self),
+            PanelType::Q4_0 => product.run::<QuantizedTile<lanes::Q4_0>>(self),
+            PanelType::Q4_1 => product.run::<QuantizedTile<lanes::Q4_1>>(self),
+            PanelType::Q5_0 => product.run::<QuantizedTile<lanes::Q5_0>>(self),
+            PanelType::Q4_K => product.run::<QuantizedTile<lanes::Q4_K>>(self),
+            PanelType::Q6_K => product.run::<QuantizedTile<lanes::Q6_K>>(self),
+            PanelType::F32 | PanelType::F16 | PanelType::BF16 => {
+                panic!("8-bit activations with {panel_type} weights")
+            }
+        }
+    }
+
+    fn matmul_f32(self, panel_type: PanelType, product: Product<'_>) {
+        match panel_type {
+            PanelType::F32 => product.run::<FloatTile<lanes::F32>>(self),
+            PanelType::F16 => product.run::<FloatTile<lanes::F16>>(self),
+            PanelType::BF16 => product.run::<FloatTile<lanes::BF16>>(self),
+            PanelType::Q8_0 => product.run::<DecodedTile<lanes::Q8_0>>(self),
+            PanelType::Q4_0 => product.run::<DecodedTile<lanes::Q4_0>>(self),
+            PanelType::Q4_1 => product.run::<DecodedTile<lanes::Q4_1>>(self),
+            PanelType::Q5_0 => product.run::<DecodedTile<lanes::Q5_0>>(self),
+            PanelType::Q4_K => product.run::<DecodedTile<lanes::Q4_K>>(self),
+            PanelType::Q6_K => product.run::<DecodedTile<lanes::Q6_K>>(self),
+        }
+    }
+}
+
+/// A checked call: `panel` holds `group.k()` values a row and `out` 16 values for each row of `group`.
+struct Product<'a> {
+    panel: &'a [u8],
+    group: ActivationGroup<'a>,
+    out: &'a mut [f32],
+}
+
+/// Pointers into a [`Product`] at the first row of a tile.
+#[derive(Clone, Copy)]
+struct Operands {
+    panel: *const u8,
+    /// Values of a row.
+    k: usize,
+    /// The packed activations, at the first row of the tile.
+    x: *const u32,
+    /// Rows that `x` interleaves.
+    x_rows: usize,
+    /// `[rows][16]`, at the first row of the tile.
+    out: *mut f32,
+}
+
+/// The innermost algorithm: some of the 16 outputs of a panel times a few rows.
+trait TileKernel {
+    /// Most rows whose sums stay in the registers of `S`. More are split into equal tiles.
+    fn rows_max<S: Simd>() -> usize;
+
+    /// Computes outputs `lane .. lane + V * LANES` of `R` rows.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`, the operands hold what they say for `R` rows from their first, and
+    /// `lane + V * LANES` is at most 16.
+    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize);
+}
+
+impl Product<'_> {
+    fn run<T: TileKernel>(self, kernels: Kernels) {
+        kernels.run(Group::<T> {
+            product: self,
+            tile: PhantomData,
+        });
+    }
+}
+
+/// All rows of a product, tile by tile.
+struct Group<'a, T> {
+    product: Product<'a>,
+    tile: PhantomData<T>,
+}
+
+impl<T: TileKernel> Kernel for Group<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Product { panel, group, out } = self.product;
+        let tiles = group.rows().div_ceil(T::rows_max::<S>());
+        for i in 0..tiles {
+            let (row, rows) = split_evenly(group.rows(), tiles, i);
+            // SAFETY: the caller says that the machine has the instruction set. The tile is rows `row .. row + rows` of a checked
+            // product, so that the pointers stay within its slices.
+            unsafe {
+                let operands = Operands {
+                    panel: panel.as_ptr(),
+                    k: group.k(),
+                    x: group.words().as_ptr().add(row),
+                    x_rows: group.rows(),
+                    out: out.as_mut_ptr().add(row * PANEL_ROWS),
+                };
+                match rows {
+                    1 => whole_panel::<S, T, 1>(operands),
+                    2 => whole_panel::<S, T, 2>(operands),
+                    3 => whole_panel::<S, T, 3>(operands),
+                    4 => whole_panel::<S, T, 4>(operands),
+                    5 => whole_panel::<S, T, 5>(operands),
+                    6 => whole_panel::<S, T, 6>(operands),
+                    7 => whole_panel::<S, T, 7>(operands),
+                    _ => whole_panel::<S, T, 8>(operands),
+                }
+            }
+        }
+    }
+}
+
+/// All 16 outputs of `R` rows, in as many passes over the panel as the registers ask for.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn whole_panel<S: Simd, T: TileKernel, const R: usize>(operands: Operands) {
+    // SAFETY: required of the caller; the lanes are below 16 by the width of the registers.
+    unsafe {
+        match (S::LANES, R) {
+            (16, _) => T::tile::<S, R, 1>(operands, 0),
+            (8, 1) => T::tile::<S, R, 2>(operands, 0),
+            _ => {
+                for lane in (0..PANEL_ROWS).step_by(S::LANES) {
+                    T::tile::<S, R, 1>(operands, lane);
+                }
+            }
+        }
+    }
+}
+
+/// The headers of a record for `V` registers from `lane`.
+///
+/// # Safety
+/// As the methods of [`QuantizedPanel`].
+#[inline(always)]
+unsafe fn headers<S: Simd, W: QuantizedPanel, const V: usize>(record: *const u8, lane: usize) -> [W::Header<S>; V] {
+    // SAFETY: required of the caller.
+    unsafe {
+        let mut headers = [W::header::<S>(record, lane); V];
+        for (v, header) in headers.iter_mut().enumerate() {
+            *header = W::header::<S>(record, lane + v * S::LANES);
+        }
+        headers
+    }
+}
+
+/// Stores the sums of a tile.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn store<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize, sums: [[S::F32; R]; V]) {
+    for (v, sums) in sums.into_iter().enumerate() {
+        for (r, sum) in sums.into_iter().enumerate() {
+            // SAFETY: required of the caller.
+            unsafe { S::store(operands.out.add(r * PANEL_ROWS + lane + v * S::LANES), sum) };
+        }
+    }
+}

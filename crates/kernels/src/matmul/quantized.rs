@@ -1,0 +1,234 @@
+//! Quantised weights times 8-bit activations.
+
+use std::marker::PhantomData;
+
+use super::{Operands, TileKernel, headers, store};
+use crate::panel::lanes::{DotWidth, QuantizedPanel};
+use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
+use crate::quantize::{BLOCK_WORDS, MINUS_FIRST_SUM, MINUS_SUM, SCALE, SCALED_SUM};
+use crate::vector::Simd;
+
+/// Quantised panels of one type times 8-bit activations.
+pub(super) struct QuantizedTile<W>(PhantomData<W>);
+
+/// The order of a block's groups that loads each nibble line once.
+const NIBBLE_ORDER: [usize; BLOCK_GROUPS] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// A block of activations of the rows of a tile.
+#[derive(Clone, Copy)]
+struct ActivationBlock {
+    words: *const u32,
+    /// Rows interleaved.
+    rows: usize,
+}
+
+impl ActivationBlock {
+    /// Word `i` of row `r` in every lane.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`; the block holds row `r`; `i` is below [`BLOCK_WORDS`].
+    #[inline(always)]
+    unsafe fn word<S: Simd>(self, i: usize, r: usize) -> S::I32 {
+        // SAFETY: required of the caller.
+        unsafe { S::splat_i32(*self.words.add(i * self.rows + r) as i32) }
+    }
+
+    /// As [`Self::word`], an f32.
+    ///
+    /// # Safety
+    /// As [`Self::word`].
+    #[inline(always)]
+    unsafe fn float<S: Simd>(self, i: usize, r: usize) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe { S::splat(f32::from_bits(*self.words.add(i * self.rows + r))) }
+    }
+}
+
+impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
+    #[inline(always)]
+    fn rows_max<S: Simd>() -> usize {
+        match (S::LANES, W::DOT) {
+            (16, _) => 8,
+            // Sums of 16 and of 32 bits, scales and a line of weights share 16 registers.
+            (_, DotWidth::Narrow(_)) => 4,
+            (_, DotWidth::Wide) => 6,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
+        let layout = W::LAYOUT;
+        // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them, and `x` holds as many
+        // blocks of `x_rows` rows.
+        unsafe {
+            let mut sums = [[S::splat(0.0); R]; V];
+            let mut record = operands.panel;
+            let mut x = ActivationBlock {
+                words: operands.x,
+                rows: operands.x_rows,
+            };
+            let mut blocks_left = operands.k / BLOCK_VALUES;
+            while blocks_left > 0 {
+                let headers = headers::<S, W, V>(record, lane);
+                let record_blocks = blocks_left.min(layout.blocks);
+                for block in 0..record_blocks {
+                    let quants = record.add(layout.block_offset(block));
+                    for v in 0..V {
+                        let dots = integer_dots::<S, W, R>(quants, lane + v * S::LANES, x, &headers[v], block);
+                        let scale = W::scale::<S>(&headers[v], block);
+                        for (r, sum) in sums[v].iter_mut().enumerate() {
+                            *sum = S::fma(dots[r], S::mul(scale, x.float::<S>(SCALE, r)), *sum);
+                        }
+                        if W::MINIMUMS {
+                            let minimum = W::minimum::<S>(&headers[v], block);
+                            for (r, sum) in sums[v].iter_mut().enumerate() {
+                                *sum = S::fma(minimum, x.float::<S>(SCALED_SUM, r), *sum);
+                            }
+                        }
+                    }
+                    x.words = x.words.add(BLOCK_WORDS * x.rows);
+                }
+                record = record.add(layout.record_bytes());
+                blocks_left -= record_blocks;
+            }
+            store::<S, R, V>(operands, lane, sums);
+        }
+    }
+}
+
+/// The dot products of a block of weights and `R` rows: integers below 2^24, as f32. Where there are integer scales of 16 values, they are
+/// factors of the integer: each product and their sum are exact in f32.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
+    quants: *const u8,
+    lane: usize,
+    x: ActivationBlock,
+    header: &W::Header<S>,
+    block: usize,
+) -> [S::F32; R] {
+    // SAFETY: required of the caller.
+    unsafe {
+        let mut dots = [S::splat(0.0); R];
+        if W::SUB_SCALES {
+            for half in 0..2 {
+                let starts = half_starts::<S, W, R>(x, half);
+                let sums = group_dots::<S, W, R>(
+                    quants,
+                    lane,
+                    x,
+                    if half == 0 { &[0, 1, 2, 3] } else { &[4, 5, 6, 7] },
+                    starts,
+                );
+                let sub_scale = W::sub_scale::<S>(header, block, half);
+                for r in 0..R {
+                    let sum = S::to_f32(sums[r]);
+                    dots[r] = if half == 0 {
+                        S::mul(sum, sub_scale)
+                    } else {
+                        S::fma(sum, sub_scale, dots[r])
+                    };
+                }
+            }
+        } else {
+            let sums = group_dots::<S, W, R>(quants, lane, x, &NIBBLE_ORDER, starts::<S, W, R>(x));
+            for r in 0..R {
+                dots[r] = S::to_f32(sums[r]);
+            }
+        }
+        dots
+    }
+}
+
+/// What the zero offset of the codes adds to the dot product of a block: minus the code of zero times the sum of the activations.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationBlock) -> [S::I32; R] {
+    // SAFETY: required of the caller.
+    unsafe {
+        let mut starts = [S::splat_i32(0); R];
+        if let Some(bits) = W::ZERO_BITS {
+            for (r, start) in starts.iter_mut().enumerate() {
+                *start = S::shl(x.word::<S>(MINUS_SUM, r), bits);
+            }
+        }
+        starts
+    }
+}
+
+/// As [`starts`], of half a block.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn half_starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationBlock, half: usize) -> [S::I32; R] {
+    // SAFETY: required of the caller.
+    unsafe {
+        let mut starts = [S::splat_i32(0); R];
+        if let Some(bits) = W::ZERO_BITS {
+            for (r, start) in starts.iter_mut().enumerate() {
+                let first = x.word::<S>(MINUS_FIRST_SUM, r);
+                let sum = if half == 0 {
+                    first
+                } else {
+                    S::sub_i32(x.word::<S>(MINUS_SUM, r), first)
+                };
+                *start = S::shl(sum, bits);
+            }
+        }
+        starts
+    }
+}
+
+/// The dot products of some groups of a block, added to `starts`.
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn group_dots<S: Simd, W: QuantizedPanel, const R: usize>(
+    quants: *const u8,
+    lane: usize,
+    x: ActivationBlock,
+    groups: &[usize],
+    starts: [S::I32; R],
+) -> [S::I32; R] {
+    let mut sums = starts;
+    // SAFETY: required of the caller.
+    unsafe {
+        match W::DOT {
+            DotWidth::Wide => {
+                for sum in &mut sums {
+                    *sum = S::wide_start(*sum);
+                }
+                for &group in groups {
+                    let codes = W::codes::<S>(quants, lane, group);
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = S::wide_dot(*sum, codes, x.word::<S>(group, r));
+                    }
+                }
+            }
+            DotWidth::Narrow(run) => {
+                for groups in groups.chunks_exact(run) {
+                    let mut narrow = [S::narrow_start(sums[0]); R];
+                    for (narrow, sum) in narrow.iter_mut().zip(sums) {
+                        *narrow = S::narrow_start(sum);
+                    }
+                    for &group in groups {
+                        let codes = W::codes::<S>(quants, lane, group);
+                        for (r, narrow) in narrow.iter_mut().enumerate() {
+                            *narrow = S::narrow_dot(*narrow, codes, x.word::<S>(group, r));
+                        }
+                    }
+                    for (sum, narrow) in sums.iter_mut().zip(narrow) {
+                        *sum = S::narrow_finish(narrow, *sum);
+                    }
+                }
+            }
+        }
+    }
+    sums
+}

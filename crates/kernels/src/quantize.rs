@@ -1,0 +1,343 @@
+//! Activations as the matrix kernels read them: rows interleaved in groups, as 8-bit blocks or as f32.
+
+use crate::dispatch::{Kernel, Kernels};
+use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
+use crate::vector::Simd;
+
+/// Most rows of a group: what a kernel multiplies with a panel at once.
+pub const GROUP_ROWS_MAX: usize = 8;
+
+/// Words per row of a block of 32 quantised activations. A block of a group of R rows is `[12][R]` words: 8 of four quants each, and
+/// those below.
+pub(crate) const BLOCK_WORDS: usize = 12;
+/// Index of the scale (f32).
+pub(crate) const SCALE: usize = 8;
+/// Index of the scale times the sum of the quants (f32, rounded once).
+pub(crate) const SCALED_SUM: usize = 9;
+/// Index of minus the sum of the quants (i32).
+pub(crate) const MINUS_SUM: usize = 10;
+/// Index of minus the sum of the first 16 quants (i32).
+pub(crate) const MINUS_FIRST_SUM: usize = 11;
+
+/// The numbers that weights are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivationType {
+    /// Blocks of 32 8-bit integers with an f32 scale, for quantised weights.
+    Q8,
+    /// f32 as they are, for every type of weights.
+    F32,
+}
+
+impl ActivationType {
+    /// Words that a row of `k` values takes. `usize::MAX` if they are not countable.
+    fn row_words(self, k: usize) -> usize {
+        match self {
+            ActivationType::Q8 => (k / BLOCK_VALUES).saturating_mul(BLOCK_WORDS),
+            ActivationType::F32 => k,
+        }
+    }
+}
+
+/// Rows of activations, packed for the matrix kernels. The buffer is kept from one use to the next.
+#[derive(Debug)]
+pub struct Activations {
+    activation_type: ActivationType,
+    rows: usize,
+    k: usize,
+    /// The groups one after the other; f32 values as their bits.
+    words: Vec<u32>,
+}
+
+/// Rows `first_row ..` of some [`Activations`], interleaved.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivationGroup<'a> {
+    activation_type: ActivationType,
+    first_row: usize,
+    rows: usize,
+    k: usize,
+    words: &'a [u32],
+}
+
+/// A group to be packed; groups of one [`Activations`] may be packed by different threads.
+#[derive(Debug)]
+pub struct ActivationGroupMut<'a> {
+    activation_type: ActivationType,
+    first_row: usize,
+    rows: usize,
+    k: usize,
+    words: &'a mut [u32],
+}
+
+impl Default for Activations {
+    fn default() -> Activations {
+        Activations {
+            activation_type: ActivationType::F32,
+            rows: 0,
+            k: 0,
+            words: Vec::new(),
+        }
+    }
+}
+
+impl Activations {
+    /// No rows.
+    pub fn new() -> Activations {
+        Activations::default()
+    }
+
+    /// Makes room for `rows` rows of `k` values, to be packed through [`Self::groups_mut`]. Allocates only to grow.
+    ///
+    /// # Panics
+    /// If `k` is no multiple of 32 for [`ActivationType::Q8`]: a mistake of the caller.
+    pub fn reset(&mut self, activation_type: ActivationType, rows: usize, k: usize) {
+        assert!(
+            activation_type == ActivationType::F32 || k.is_multiple_of(BLOCK_VALUES),
+            "{k} activations are no whole number of blocks"
+        );
+        self.words.resize(activation_type.row_words(k).saturating_mul(rows), 0);
+        (self.activation_type, self.rows, self.k) = (activation_type, rows, k);
+    }
+
+    /// Packs `x`, rows of `k` values one after the other.
+    ///
+    /// # Panics
+    /// As [`Self::reset`], or if `x` is not whole rows.
+    pub fn pack(&mut self, kernels: Kernels, activation_type: ActivationType, x: &[f32], k: usize) {
+        let rows = x.len().checked_div(k).unwrap_or(0);
+        self.reset(activation_type, rows, k);
+        for group in self.groups_mut() {
+            let (first_row, rows) = (group.first_row(), group.rows());
+            group.pack(kernels, &x[first_row * k..][..rows * k]);
+        }
+    }
+
+    /// Rows held.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Values of a row.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Groups: as few as [`GROUP_ROWS_MAX`] allows, their sizes equal or one apart.
+    pub fn group_count(&self) -> usize {
+        self.rows.div_ceil(GROUP_ROWS_MAX)
+    }
+
+    /// The groups in the order of their rows.
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
+        let row_words = self.activation_type.row_words(self.k);
+        (0..self.group_count()).map(move |i| {
+            let (first_row, rows) = split_evenly(self.rows, self.group_count(), i);
+            ActivationGroup {
+                activation_type: self.activation_type,
+                first_row,
+                rows,
+                k: self.k,
+                words: &self.words[first_row * row_words..][..rows * row_words],
+            }
+        })
+    }
+
+    /// The groups in the order of their rows, to be packed.
+    pub fn groups_mut(&mut self) -> impl Iterator<Item = ActivationGroupMut<'_>> {
+        let (activation_type, all_rows, k, groups) = (self.activation_type, self.rows, self.k, self.group_count());
+        let row_words = activation_type.row_words(k);
+        let mut rest = self.words.as_mut_slice();
+        (0..groups).map(move |i| {
+            let (first_row, rows) = split_evenly(all_rows, groups, i);
+            let (words, after) = std::mem::take(&mut rest).split_at_mut(rows * row_words);
+            rest = after;
+            ActivationGroupMut {
+                activation_type,
+                first_row,
+                rows,
+                k,
+                words,
+            }
+        })
+    }
+}
+
+/// Start and length of part `i` when `count` things are split into `parts` parts of equal sizes, or one apart.
+pub(crate) fn split_evenly(count: usize, parts: usize, i: usize) -> (usize, usize) {
+    let (size, larger) = (count / parts, count % parts);
+    (i * size + i.min(larger), size + usize::from(i < larger))
+}
+
+impl<'a> ActivationGroup<'a> {
+    /// What the values are.
+    pub fn activation_type(self) -> ActivationType {
+        self.activation_type
+    }
+
+    /// Index of the first row.
+    pub fn first_row(self) -> usize {
+        self.first_row
+    }
+
+    /// Rows of the group, 1 to [`GROUP_ROWS_MAX`].
+    pub fn rows(self) -> usize {
+        self.rows
+    }
+
+    /// Values of a row.
+    pub fn k(self) -> usize {
+        self.k
+    }
+
+    /// The packed words: `[blocks][12][rows]` for 8-bit blocks, `[k][rows]` for f32.
+    pub(crate) fn words(self) -> &'a [u32] {
+        self.words
+    }
+}
+
+impl ActivationGroupMut<'_> {
+    /// Index of the first row.
+    pub fn first_row(&self) -> usize {
+        self.first_row
+    }
+
+    /// Rows of the group.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Packs `x`, the rows of this group one after the other.
+    ///
+    /// # Panics
+    /// If `x` does not hold exactly them: a mistake of the caller.
+    pub fn pack(self, kernels: Kernels, x: &[f32]) {
+        assert_eq!(
+            x.len(),
+            self.rows * self.k,
+            "activations of {} rows of {}",
+            self.rows,
+            self.k
+        );
+        match self.activation_type {
+            ActivationType::Q8 => kernels.run(Quantize {
+                x,
+                rows: self.rows,
+                k: self.k,
+                words: self.words,
+            }),
+            ActivationType::F32 => interleave(x, self.rows, self.k, self.words),
+        }
+    }
+}
+
+/// `[rows][k]` to `[k][rows]`.
+fn interleave(x: &[f32], rows: usize, k: usize, words: &mut [u32]) {
+    for (row, x) in x.chunks_exact(k.max(1)).enumerate() {
+        for (to, value) in words.chunks_exact_mut(rows).zip(x) {
+            to[row] = value.to_bits();
+        }
+    }
+}
+
+/// Quantises rows into the blocks of a group.
+struct Quantize<'a> {
+    /// `[rows][k]`.
+    x: &'a [f32],
+    rows: usize,
+    k: usize,
+    /// `[k / 32][12][rows]`.
+    words: &'a mut [u32],
+}
+
+impl Kernel for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Quantize { x, rows, k, words } = self;
+        for (row, x) in x.chunks_exact(k.max(1)).enumerate() {
+            let (blocks, _) = x.as_chunks::<BLOCK_VALUES>();
+            for (block, to) in blocks.iter().zip(words.chunks_exact_mut(BLOCK_WORDS * rows)) {
+                // SAFETY: the caller says that the machine has the instruction set.
+                let block = unsafe { quantize_block::<S>(block) };
+                for (i, word) in block.into_iter().enumerate() {
+                    to[i * rows + row] = word;
+                }
+            }
+        }
+    }
+}
+
+/// The bits of +infinity: a value whose bits without sign are no less is not finite.
+const INFINITY_BITS: i32 = 0x7f80_0000;
+
+/// The 12 words of a block of activations.
+///
+/// # Safety
+/// The machine has the instruction set of `S`.
+#[inline(always)]
+unsafe fn quantize_block<S: Simd>(x: &[f32; BLOCK_VALUES]) -> [u32; BLOCK_WORDS] {
+    let mut quants = [0i8; BLOCK_VALUES];
+    let (mut first_sum, mut sum, mut scale) = (0, 0, 0.0);
+    // SAFETY: the caller says that the machine has the instruction set; `i` steps through 32 values by `LANES`, a power of two below
+    // 32, so that each load and store lies within `x` and `quants`.
+    unsafe {
+        // Floats without sign are ordered as their bits, with infinity and then NaN above all others.
+        let mut largest = S::splat_i32(0);
+        for i in (0..BLOCK_VALUES).step_by(S::LANES) {
+            largest = S::max_i32(largest, S::to_bits(S::abs(S::load(x.as_ptr().add(i)))));
+        }
+        let largest = S::largest_i32(largest);
+        let inverse = 127.0 / f32::from_bits(largest as u32);
+        if largest >= INFINITY_BITS {
+            scale = f32::NAN;
+        } else if inverse.is_finite() {
+            scale = f32::from_bits(largest as u32) / 127.0;
+            for i in (0..BLOCK_VALUES).step_by(S::LANES) {
+                let rounded = S::to_i32(S::mul(S::load(x.as_ptr().add(i)), S::splat(inverse)));
+                S::store_i8(quants.as_mut_ptr().add(i), rounded);
+                let lanes = S::sum_i32(rounded);
+                sum += lanes;
+                first_sum += if i < BLOCK_VALUES / 2 { lanes } else { 0 };
+            }
+        }
+    }
+    let mut words = [0; BLOCK_WORDS];
+    for (word, four) in words[..BLOCK_GROUPS].iter_mut().zip(quants.as_chunks().0) {
+        *word = u32::from_le_bytes(four.map(|q: i8| q as u8));
+    }
+    words[SCALE] = scale.to_bits();
+    words[SCALED_SUM] = (scale * sum as f32).to_bits();
+    words[MINUS_SUM] = -sum as u32;
+    words[MINUS_FIRST_SUM] = -first_sum as u32;
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_cover_the_rows_in_order_and_evenly() {
+        let mut activations = Activations::new();
+        for rows in 0..40 {
+            activations.reset(ActivationType::F32, rows, 3);
+            let mut next = 0;
+            for group in activations.groups() {
+                assert_eq!(group.first_row(), next);
+                assert!((1..=GROUP_ROWS_MAX).contains(&group.rows()));
+                assert!(group.rows() >= rows / activations.group_count());
+                next += group.rows();
+            }
+            assert_eq!(next, rows);
+        }
+    }
+
+    #[test]
+    fn a_used_buffer_is_not_allocated_again() {
+        let mut activations = Activations::new();
+        activations.pack(Kernels::best(), ActivationType::Q8, &[1.0; 256], 64);
+        let before = activations.words.as_ptr();
+        activations.pack(Kernels::best(), ActivationType::F32, &[1.0; 96], 32);
+        assert_eq!(activations.words.as_ptr(), before);
+    }
+}
