@@ -6,15 +6,28 @@
 //!
 //! All instruction sets and the oracle give the same bits (NaNs count as one value); the tests compare them by equality.
 
+mod activation;
+mod attention;
 mod dispatch;
+mod elementwise;
 mod float16;
 mod isa;
+mod math;
 mod matmul;
+mod norm;
 mod panel;
 mod quantize;
+mod rope;
+pub mod scalar;
 mod vector;
 
+pub use activation::Activation;
+pub use attention::{
+    KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, attention_state_len, clear_attention_states,
+    visible_segments, visible_slots,
+};
 pub use dispatch::Kernels;
 pub use isa::{Isa, IsaError};
+pub use math::MathFunction;
 pub use panel::{PANEL_ROWS, PanelType};
 pub use quantize::{ActivationGroup, ActivationGroupMut, ActivationType, Activations, GROUP_ROWS_MAX};

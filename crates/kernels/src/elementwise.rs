@@ -1,0 +1,224 @@
+//! Element-by-element operations on rows.
+
+use crate::Kernels;
+use crate::dispatch::Kernel;
+use crate::math::tanh_lanes;
+use crate::vector::Simd;
+
+/// A function of one lane.
+pub(crate) trait LaneFunction: Copy {
+    /// # Safety
+    /// As every method of [`Simd`].
+    unsafe fn of<S: Simd>(self, x: S::F32) -> S::F32;
+}
+
+/// A function of two lanes.
+pub(crate) trait LanePairFunction: Copy {
+    /// # Safety
+    /// As every method of [`Simd`].
+    unsafe fn of<S: Simd>(self, x: S::F32, y: S::F32) -> S::F32;
+}
+
+/// Reads `count` elements, at most a vector of them; the other lanes are +0.
+///
+/// # Safety
+/// As every method of [`Simd`]; `from` is valid for `count` elements.
+#[inline(always)]
+pub(crate) unsafe fn load_up_to<S: Simd>(from: *const f32, count: usize) -> S::F32 {
+    // SAFETY: required of the caller.
+    unsafe {
+        if count >= S::LANES {
+            S::load(from)
+        } else {
+            S::load_first(from, count)
+        }
+    }
+}
+
+/// Writes the first `count` lanes of `v`, at most all.
+///
+/// # Safety
+/// As every method of [`Simd`]; `to` is valid for `count` elements.
+#[inline(always)]
+pub(crate) unsafe fn store_up_to<S: Simd>(to: *mut f32, v: S::F32, count: usize) {
+    // SAFETY: required of the caller.
+    unsafe {
+        if count >= S::LANES {
+            S::store(to, v);
+        } else {
+            S::store_first(to, v, count);
+        }
+    }
+}
+
+/// x ← f(x)
+///
+/// # Safety
+/// The machine has the instruction set of `S`.
+#[inline(always)]
+pub(crate) unsafe fn map<S: Simd, F: LaneFunction>(f: F, x: &mut [f32]) {
+    let mut i = 0;
+    while i < x.len() {
+        let left = x.len() - i;
+        // SAFETY: `left` elements follow the `i`-th.
+        unsafe {
+            let to = x.as_mut_ptr().add(i);
+            store_up_to::<S>(to, f.of::<S>(load_up_to::<S>(to, left)), left);
+        }
+        i += S::LANES;
+    }
+}
+
+/// x ← f(x, y)
+///
+/// # Safety
+/// The machine has the instruction set of `S`; `x` and `y` are equally long.
+#[inline(always)]
+pub(crate) unsafe fn map_pairs<S: Simd, F: LanePairFunction>(f: F, x: &mut [f32], y: &[f32]) {
+    debug_assert_eq!(x.len(), y.len());
+    let mut i = 0;
+    while i < x.len() {
+        let left = x.len() - i;
+        // SAFETY: `left` elements follow the `i`-th of both.
+        unsafe {
+            let to = x.as_mut_ptr().add(i);
+            let y = load_up_to::<S>(y.as_ptr().add(i), left);
+            store_up_to::<S>(to, f.of::<S>(load_up_to::<S>(to, left), y), left);
+        }
+        i += S::LANES;
+    }
+}
+
+/// [`map`] as a kernel.
+pub(crate) struct Map<'a, F> {
+    pub f: F,
+    pub x: &'a mut [f32],
+}
+
+impl<F: LaneFunction> Kernel for Map<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: required of the caller.
+        unsafe { map::<S, F>(self.f, self.x) }
+    }
+}
+
+/// [`map_pairs`] as a kernel over rows of `y.len()` elements.
+pub(crate) struct MapRows<'a, F> {
+    pub f: F,
+    pub rows: &'a mut [f32],
+    pub y: &'a [f32],
+}
+
+impl<F: LanePairFunction> Kernel for MapRows<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for row in self.rows.chunks_exact_mut(self.y.len().max(1)) {
+            // SAFETY: required of the caller; a row is as long as `y`.
+            unsafe { map_pairs::<S, F>(self.f, row, self.y) }
+        }
+    }
+}
+
+/// x + y
+#[derive(Clone, Copy)]
+pub(crate) struct Add;
+
+impl LanePairFunction for Add {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, x: S::F32, y: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe { S::add(x, y) }
+    }
+}
+
+/// x + factor·y, rounded once
+#[derive(Clone, Copy)]
+struct AddScaled(f32);
+
+impl LanePairFunction for AddScaled {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, x: S::F32, y: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe { S::fma(S::splat(self.0), y, x) }
+    }
+}
+
+/// x·factor
+#[derive(Clone, Copy)]
+pub(crate) struct Scale(pub f32);
+
+impl LaneFunction for Scale {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, x: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe { S::mul(x, S::splat(self.0)) }
+    }
+}
+
+/// See [`Kernels::softcap`].
+#[derive(Clone, Copy)]
+pub(crate) struct Softcap(pub f32);
+
+impl LaneFunction for Softcap {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, x: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe {
+            let cap = S::splat(self.0);
+            S::mul(cap, tanh_lanes::<S>(S::div(x, cap)))
+        }
+    }
+}
+
+impl Kernels {
+    /// x ← x + y (residual).
+    ///
+    /// # Panics
+    /// If the lengths differ: a caller's bug.
+    pub fn add(self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len(), "lengths of a sum");
+        self.run(MapRows { f: Add, rows: x, y });
+    }
+
+    /// Adds `bias` to every row of `rows`, each of `bias.len()` elements.
+    ///
+    /// # Panics
+    /// If `rows` is not a whole number of rows: a caller's bug.
+    pub fn add_bias(self, rows: &mut [f32], bias: &[f32]) {
+        assert!(
+            rows.len().is_multiple_of(bias.len().max(1)),
+            "rows of {} for a bias of {}",
+            rows.len(),
+            bias.len()
+        );
+        self.run(MapRows { f: Add, rows, y: bias });
+    }
+
+    /// x ← x·factor
+    pub fn scale(self, x: &mut [f32], factor: f32) {
+        self.run(Map { f: Scale(factor), x });
+    }
+
+    /// x ← fma(factor, y, x)
+    ///
+    /// # Panics
+    /// If the lengths differ: a caller's bug.
+    pub fn add_scaled(self, x: &mut [f32], factor: f32, y: &[f32]) {
+        assert_eq!(x.len(), y.len(), "lengths of a sum");
+        self.run(MapRows {
+            f: AddScaled(factor),
+            rows: x,
+            y,
+        });
+    }
+
+    /// x ← cap·tanh(x / cap)
+    pub fn softcap(self, x: &mut [f32], cap: f32) {
+        self.run(Map { f: Softcap(cap), x });
+    }
+}

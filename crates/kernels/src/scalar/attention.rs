@@ -1,0 +1,97 @@
+//! Softmax attention of one query row, written from its definition: the oracle of [`crate::attention`].
+
+use std::ops::Range;
+
+use super::math;
+use super::norm::{LANES, tree_sum};
+use crate::attention::{SEGMENT_POSITIONS, ScoreRule};
+
+/// Running softmax of one query row: the largest score so far, Σ exp(score − max) and Σ exp(score − max)·v.
+struct Partial {
+    max: f32,
+    sum: f32,
+    output: Vec<f32>,
+}
+
+/// Attention of query `q` over the keys at the absolute positions `visible`.
+///
+/// `keys` and `values` hold one row per position from 0, of `q.len()` and `v_dim` numbers, as they read back from the cache. Without a
+/// visible key the output is 0.
+pub fn attend(
+    q: &[f32],
+    (keys, values, v_dim): (&[f32], &[f32], usize),
+    visible: Range<usize>,
+    rule: &ScoreRule,
+    sink: Option<f32>,
+) -> Vec<f32> {
+    let mut state: Option<Partial> = None;
+    let first_segment = visible.start / SEGMENT_POSITIONS;
+    for segment in first_segment..visible.end.div_ceil(SEGMENT_POSITIONS) {
+        let start = visible.start.max(segment * SEGMENT_POSITIONS);
+        let end = visible.end.min((segment + 1) * SEGMENT_POSITIONS);
+        if start < end {
+            let partial = attend_segment(q, (keys, values, v_dim), start..end, rule);
+            state = Some(match state {
+                None => partial,
+                Some(state) => merge(state, &partial),
+            });
+        }
+    }
+    let Some(mut state) = state else {
+        return vec![0.0; v_dim];
+    };
+    if let Some(logit) = sink {
+        let sink = Partial {
+            max: logit,
+            sum: 1.0,
+            output: vec![0.0; v_dim],
+        };
+        state = merge(state, &sink);
+    }
+    state.output.iter().map(|o| o / state.sum).collect()
+}
+
+fn attend_segment(
+    q: &[f32],
+    (keys, values, v_dim): (&[f32], &[f32], usize),
+    visible: Range<usize>,
+    rule: &ScoreRule,
+) -> Partial {
+    let k_dim = q.len();
+    let score = |position: usize| {
+        let key = &keys[position * k_dim..][..k_dim];
+        let dot = key.iter().zip(q).fold(0f32, |sum, (k, q)| k.mul_add(*q, sum));
+        let scaled = dot * rule.scale;
+        rule.softcap.map_or(scaled, |cap| cap * math::tanh(scaled / cap))
+    };
+    let max = visible
+        .clone()
+        .map(score)
+        .fold(f32::NEG_INFINITY, |max, s| if s > max { s } else { max });
+    let mut lanes = [0f32; LANES];
+    let mut output = vec![0f32; v_dim];
+    for position in visible {
+        let p = math::exp(score(position) - max);
+        lanes[position % LANES] += p;
+        let value = &values[position * v_dim..][..v_dim];
+        for (o, v) in output.iter_mut().zip(value) {
+            *o = v.mul_add(p, *o);
+        }
+    }
+    Partial {
+        max,
+        sum: tree_sum(lanes),
+        output,
+    }
+}
+
+fn merge(state: Partial, next: &Partial) -> Partial {
+    let max = if next.max > state.max { next.max } else { state.max };
+    let (keep, add) = (math::exp(state.max - max), math::exp(next.max - max));
+    let output = state.output.iter().zip(&next.output);
+    Partial {
+        max,
+        sum: state.sum.mul_add(keep, next.sum * add),
+        output: output.map(|(o, n)| o.mul_add(keep, n * add)).collect(),
+    }
+}
