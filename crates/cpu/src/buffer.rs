@@ -15,9 +15,7 @@ pub const LINE_BYTES: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
     /// The size does not fit the address space.
-    #[error(
-        "a buffer of {elements} elements of {element_bytes} bytes is larger than the address space"
-    )]
+    #[error("a buffer of {elements} elements of {element_bytes} bytes is larger than the address space")]
     TooLarge {
         /// Elements asked for.
         elements: usize,
@@ -25,9 +23,7 @@ pub enum AllocError {
         element_bytes: usize,
     },
     /// The operating system refused.
-    #[error(
-        "cannot allocate {wanted_bytes} bytes: use a smaller context or model, or raise the memory limit"
-    )]
+    #[error("cannot allocate {wanted_bytes} bytes: use a smaller context or model, or raise the memory limit")]
     OutOfMemory {
         /// Bytes asked for.
         wanted_bytes: usize,
@@ -125,9 +121,7 @@ impl<T: Plain> Block<T> {
         if bytes == 0 {
             return Ok(Self::empty());
         }
-        let start = map_huge(bytes).ok_or(AllocError::OutOfMemory {
-            wanted_bytes: bytes,
-        })?;
+        let start = map_huge(bytes).ok_or(AllocError::OutOfMemory { wanted_bytes: bytes })?;
         Ok(Self {
             start: start.cast(),
             len,
@@ -161,10 +155,7 @@ fn map_huge(bytes: usize) -> Option<NonNull<u8>> {
     let raw = raw.cast::<u8>();
     let head = raw.addr().next_multiple_of(HUGE_PAGE_BYTES) - raw.addr();
     let start = raw.wrapping_add(head);
-    for (at, bytes) in [
-        (raw, head),
-        (start.wrapping_add(bytes), HUGE_PAGE_BYTES - head),
-    ] {
+    for (at, bytes) in [(raw, head), (start.wrapping_add(bytes), HUGE_PAGE_BYTES - head)] {
         if bytes > 0 {
             // SAFETY: this range lies inside the mapping just made, outside what is kept, and nothing refers to it. If it fails, the
             // range stays mapped, untouched and without memory behind it.
@@ -293,10 +284,7 @@ mod tests {
         let mut buffers: Vec<_> = (0..40)
             .map(|i| HugeBuffer::<u32>::zeroed(1 + i * 20_000).unwrap())
             .collect();
-        buffers
-            .iter_mut()
-            .zip(0..)
-            .for_each(|(buffer, i)| buffer.fill(i));
+        buffers.iter_mut().zip(0..).for_each(|(buffer, i)| buffer.fill(i));
         for i in [3, 20, 7] {
             drop(buffers.remove(i));
         }
@@ -351,9 +339,7 @@ mod tests {
         }
         // More than the address space of any machine of today, less than isize::MAX.
         let elements = 1_usize << 60;
-        let refused = AllocError::OutOfMemory {
-            wanted_bytes: 1 << 62,
-        };
+        let refused = AllocError::OutOfMemory { wanted_bytes: 1 << 62 };
         assert_eq!(HugeBuffer::<f32>::zeroed(elements).unwrap_err(), refused);
         assert_eq!(AlignedVec::<f32>::zeroed(elements).unwrap_err(), refused);
     }
@@ -361,9 +347,7 @@ mod tests {
     #[test]
     fn buffers_go_to_other_threads() {
         let buffer = HugeBuffer::<f32>::zeroed(10).unwrap();
-        let sum = std::thread::spawn(move || buffer.iter().sum::<f32>())
-            .join()
-            .unwrap();
+        let sum = std::thread::spawn(move || buffer.iter().sum::<f32>()).join().unwrap();
         assert_eq!(sum, 0.0);
     }
 }

@@ -121,19 +121,14 @@ impl Shared {
             // SAFETY: `run` keeps the closure borrowed until `unfinished` is 0, so it lives until the subtraction below.
             self.run_share(unsafe { &*work }, thread);
             if self.unfinished.fetch_sub(1, Ordering::SeqCst) == 1 {
-                self.sleepers
-                    .iter()
-                    .take(1)
-                    .for_each(|caller| caller.wake());
+                self.sleepers.iter().take(1).for_each(|caller| caller.wake());
             }
         }
     }
 }
 
 fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned());
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
 }
@@ -199,8 +194,7 @@ impl Pool {
         if self.threads() > 1 {
             // SAFETY: only the lifetime changes. The pointer is last used before `unfinished` reaches 0, for which we wait below;
             // nothing between here and there can unwind, for `run_share` catches the panic of the caller's own share.
-            let forgotten =
-                unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Work>(work) };
+            let forgotten = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Work>(work) };
             shared.start(Some(forgotten));
         }
         shared.run_share(work, 0);
@@ -217,12 +211,7 @@ impl Pool {
             return Ok(());
         }
         self.shared.panicked.store(false, Ordering::Relaxed);
-        let panic = self
-            .shared
-            .panic
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         panic.map_or(Ok(()), Err)
     }
 }
@@ -246,12 +235,11 @@ impl Drop for Pool {
 pub fn float_mode_is_default() -> bool {
     let half_ulp = black_box(f32::EPSILON / 2.0);
     let odd = black_box(1.0 + f32::EPSILON);
-    let ties_to_even =
-        black_box(1.0) + half_ulp == 1.0 && odd + half_ulp == 1.0 + 2.0 * f32::EPSILON;
+    let ties_to_even = black_box(1.0) + half_ulp == 1.0 && odd + half_ulp == 1.0 + 2.0 * f32::EPSILON;
     // Bits are compared because a comparison of floats may itself take subnormal numbers for zero.
     let kept_as_result = (black_box(f32::MIN_POSITIVE) * black_box(0.5)).to_bits() == 0x0040_0000;
-    let kept_as_operand = (black_box(f32::from_bits(1)) * black_box(8_388_608.0)).to_bits()
-        == f32::MIN_POSITIVE.to_bits();
+    let kept_as_operand =
+        (black_box(f32::from_bits(1)) * black_box(8_388_608.0)).to_bits() == f32::MIN_POSITIVE.to_bits();
     ties_to_even && kept_as_result && kept_as_operand
 }
 

@@ -11,8 +11,7 @@ use crate::pool::MAX_THREADS;
 #[must_use]
 pub fn default_threads() -> usize {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let cores =
-        allowed_cpus().map_or_else(available_cpus, |allowed| physical_cores(&allowed, &read));
+    let cores = allowed_cpus().map_or_else(available_cpus, |allowed| physical_cores(&allowed, &read));
     let quota = cpu_quota(&read).unwrap_or(usize::MAX);
     cores.min(quota).clamp(1, MAX_THREADS)
 }
@@ -27,11 +26,7 @@ fn allowed_cpus() -> Option<Vec<usize>> {
     use rustix::thread::CpuSet;
 
     let mask = rustix::thread::sched_getaffinity(None).ok()?;
-    Some(
-        (0..CpuSet::MAX_CPU)
-            .filter(|&cpu| mask.is_set(cpu))
-            .collect(),
-    )
+    Some((0..CpuSet::MAX_CPU).filter(|&cpu| mask.is_set(cpu)).collect())
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -47,8 +42,7 @@ fn physical_cores(allowed: &[usize], read: ReadFile) -> usize {
     let siblings = |cpu: &usize| {
         let topology = Path::new("/sys/devices/system/cpu").join(format!("cpu{cpu}/topology"));
         // The second is the name in kernels before 5.0.
-        let list = read(&topology.join("core_cpus_list"))
-            .or_else(|| read(&topology.join("thread_siblings_list")));
+        let list = read(&topology.join("core_cpus_list")).or_else(|| read(&topology.join("thread_siblings_list")));
         list.map_or_else(|| cpu.to_string(), |list| list.trim().to_owned())
     };
     // All CPUs of a core have the same list, in full whatever the mask, so the text names the core.
@@ -146,22 +140,10 @@ mod tests {
     #[test]
     fn hardware_threads_of_one_core_count_once() {
         let machine = files(&[
-            (
-                "/sys/devices/system/cpu/cpu0/topology/core_cpus_list",
-                "0,4\n",
-            ),
-            (
-                "/sys/devices/system/cpu/cpu4/topology/core_cpus_list",
-                "0,4\n",
-            ),
-            (
-                "/sys/devices/system/cpu/cpu1/topology/thread_siblings_list",
-                "1-2\n",
-            ),
-            (
-                "/sys/devices/system/cpu/cpu2/topology/thread_siblings_list",
-                "1-2\n",
-            ),
+            ("/sys/devices/system/cpu/cpu0/topology/core_cpus_list", "0,4\n"),
+            ("/sys/devices/system/cpu/cpu4/topology/core_cpus_list", "0,4\n"),
+            ("/sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "1-2\n"),
+            ("/sys/devices/system/cpu/cpu2/topology/thread_siblings_list", "1-2\n"),
         ]);
         assert_eq!(physical_cores(&[0, 1, 2, 4], &machine), 2);
         assert_eq!(physical_cores(&[4], &machine), 1);
@@ -194,10 +176,7 @@ mod tests {
     fn version_2_takes_the_least_quota_on_the_way_up() {
         let nested = files(&[
             ("/proc/self/cgroup", "0::/user.slice/job.scope\n"),
-            (
-                "/sys/fs/cgroup/user.slice/job.scope/cpu.max",
-                "max 100000\n",
-            ),
+            ("/sys/fs/cgroup/user.slice/job.scope/cpu.max", "max 100000\n"),
             ("/sys/fs/cgroup/user.slice/cpu.max", "250000 100000\n"),
         ]);
         assert_eq!(cpu_quota(&nested), Some(3));
@@ -210,15 +189,11 @@ mod tests {
 
     #[test]
     fn version_1_takes_the_least_quota_on_the_way_up() {
-        const MEMBERSHIP: &str =
-            "12:memory:/docker/abc\n5:cpuset:/x\n4:cpu,cpuacct:/docker/abc\n0::/system.slice\n";
+        const MEMBERSHIP: &str = "12:memory:/docker/abc\n5:cpuset:/x\n4:cpu,cpuacct:/docker/abc\n0::/system.slice\n";
         let host = files(&[
             ("/proc/self/cgroup", MEMBERSHIP),
             ("/sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us", "150000\n"),
-            (
-                "/sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us",
-                "100000\n",
-            ),
+            ("/sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us", "100000\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ]);
@@ -236,15 +211,9 @@ mod tests {
     fn no_limit_is_no_quota() {
         assert_eq!(cpu_quota(&files(&[])), None);
         assert_eq!(
-            cpu_quota(&files(&[(
-                "/proc/self/cgroup",
-                "no colons\n\n1:name=systemd:/\n"
-            )])),
+            cpu_quota(&files(&[("/proc/self/cgroup", "no colons\n\n1:name=systemd:/\n")])),
             None
         );
-        assert_eq!(
-            cpu_quota(&files(&[("/proc/self/cgroup", "0::/../../etc\n")])),
-            None
-        );
+        assert_eq!(cpu_quota(&files(&[("/proc/self/cgroup", "0::/../../etc\n")])), None);
     }
 }

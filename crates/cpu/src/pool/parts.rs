@@ -121,11 +121,7 @@ impl<T> Part<'_, T> {
     /// If the row is not in the part.
     #[must_use]
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
-        assert!(
-            self.rows.contains(&row),
-            "row {row} of a part of rows {:?}",
-            self.rows
-        );
+        assert!(self.rows.contains(&row), "row {row} of a part of rows {:?}", self.rows);
         // SAFETY: row and columns lie inside the matrix and belong to this part alone, which is borrowed mutably.
         unsafe {
             slice::from_raw_parts_mut(
@@ -233,8 +229,7 @@ impl<'a, T> Tiles<'a, T> {
             "tiles of {tile_rows} x {tile_columns}"
         );
         let matrix = Matrix::new(slice, columns);
-        let counter =
-            TileCounter::new(matrix.rows.div_ceil(tile_rows) * columns.div_ceil(tile_columns));
+        let counter = TileCounter::new(matrix.rows.div_ceil(tile_rows) * columns.div_ceil(tile_columns));
         Self {
             matrix,
             tile_rows,
@@ -248,9 +243,7 @@ impl<'a, T> Tiles<'a, T> {
     pub fn next(&self) -> Option<Part<'a, T>> {
         let tile = self.counter.next()?;
         let row_groups = self.matrix.rows.div_ceil(self.tile_rows);
-        let range = |index: usize, size: usize, total: usize| {
-            index * size..total.min((index + 1).saturating_mul(size))
-        };
+        let range = |index: usize, size: usize, total: usize| index * size..total.min((index + 1).saturating_mul(size));
         let rows = range(tile % row_groups, self.tile_rows, self.matrix.rows);
         let columns = range(tile / row_groups, self.tile_columns, self.matrix.columns);
         // SAFETY: the counter deals every tile once, and tiles of different numbers are disjoint.

@@ -39,9 +39,7 @@ fn split_covers_everything_in_nearly_equal_ranges() {
             );
             let lengths = || ranges.iter().map(ExactSizeIterator::len);
             assert!(lengths().max().unwrap() - lengths().min().unwrap() <= 1);
-            assert!(
-                split(total, parts, parts).is_empty() && split(total, parts, usize::MAX).is_empty()
-            );
+            assert!(split(total, parts, parts).is_empty() && split(total, parts, usize::MAX).is_empty());
         }
     }
     assert_eq!(split(usize::MAX, 2, 1).end, usize::MAX);
@@ -50,14 +48,8 @@ fn split_covers_everything_in_nearly_equal_ranges() {
 
 #[test]
 fn counts_outside_the_limits_are_refused() {
-    assert!(matches!(
-        Pool::new(0),
-        Err(PoolError::ThreadCount { threads: 0 })
-    ));
-    assert!(matches!(
-        Pool::new(MAX_THREADS + 1),
-        Err(PoolError::ThreadCount { .. })
-    ));
+    assert!(matches!(Pool::new(0), Err(PoolError::ThreadCount { threads: 0 })));
+    assert!(matches!(Pool::new(MAX_THREADS + 1), Err(PoolError::ThreadCount { .. })));
 }
 
 #[test]
@@ -71,10 +63,7 @@ fn every_thread_runs_once_a_region() {
                 runs[thread].fetch_add(1, Ordering::Relaxed);
             })
             .unwrap();
-            assert!(
-                runs.iter()
-                    .all(|count| count.load(Ordering::Relaxed) == region)
-            );
+            assert!(runs.iter().all(|count| count.load(Ordering::Relaxed) == region));
         }
     }
 }
@@ -115,8 +104,7 @@ fn tiles_of_random_sizes_equal_serial() {
     for threads in [1, 2, 3, 4] {
         let pool = Pool::new(threads).unwrap();
         for _ in 0..300 {
-            let (rows, columns, tile) =
-                (number(40), 1 + number(90), (1 + number(9), 1 + number(20)));
+            let (rows, columns, tile) = (number(40), 1 + number(90), (1 + number(9), 1 + number(20)));
             let mut out = vec![0; rows * columns];
             let tiles = Tiles::new(&mut out, columns, tile);
             pool.run(&|_| {
@@ -145,20 +133,13 @@ fn slices_are_split_for_threads() {
     let pool = Pool::new(3).unwrap();
     let mut out = vec![usize::MAX; 100];
     let parts = Parts::of_slice(&mut out, 16, 3);
-    pool.run(&|thread| parts.take_slice(thread).fill(thread))
-        .unwrap();
+    pool.run(&|thread| parts.take_slice(thread).fill(thread)).unwrap();
     // 7 units of 16 (the last of 4) in parts of 3, 2 and 2.
     assert!(
-        out[..48].iter().all(|&t| t == 0)
-            && out[48..80].iter().all(|&t| t == 1)
-            && out[80..].iter().all(|&t| t == 2)
+        out[..48].iter().all(|&t| t == 0) && out[48..80].iter().all(|&t| t == 1) && out[80..].iter().all(|&t| t == 2)
     );
     let mut nothing: [u8; 0] = [];
-    assert!(
-        Parts::of_slice(&mut nothing, 16, 3)
-            .take_slice(2)
-            .is_empty()
-    );
+    assert!(Parts::of_slice(&mut nothing, 16, 3).take_slice(2).is_empty());
 }
 
 #[test]
@@ -167,9 +148,7 @@ fn a_piece_is_never_given_twice() {
     let mut out = [0_u8; 10];
     let parts = Parts::of_slice(&mut out, 1, 2);
     let twice = pool.run(&|_| parts.take_slice(0).fill(1));
-    assert!(
-        matches!(twice, Err(PoolError::Panicked { message, .. }) if message.contains("taken twice"))
-    );
+    assert!(matches!(twice, Err(PoolError::Panicked { message, .. }) if message.contains("taken twice")));
     let beyond = pool.run(&|thread| parts.take_slice(2 + thread).fill(1));
     assert!(matches!(beyond, Err(PoolError::Panicked { message, .. }) if message.contains("part")));
 }
@@ -303,10 +282,7 @@ fn an_idle_pool_costs_no_cpu() {
             .sum()
     }
     let pool = Pool::new(3).unwrap();
-    let (before, after) = (
-        [const { AtomicUsize::new(0) }; 3],
-        [const { AtomicUsize::new(0) }; 3],
-    );
+    let (before, after) = ([const { AtomicUsize::new(0) }; 3], [const { AtomicUsize::new(0) }; 3]);
     pool.run(&|thread| before[thread].store(cpu_ticks(), Ordering::Relaxed))
         .unwrap();
     thread::sleep(Duration::from_millis(400));
@@ -326,10 +302,7 @@ fn empty_regions_are_cheap() {
         for _ in 0..100_000 {
             pool.run(&|_| ()).unwrap();
         }
-        println!(
-            "{threads} threads: {:?} an empty region",
-            start.elapsed() / 100_000
-        );
+        println!("{threads} threads: {:?} an empty region", start.elapsed() / 100_000);
     }
 }
 
