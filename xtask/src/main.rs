@@ -1,2 +1,65 @@
-//! Chores of the project.
-fn main() {}
+//! `cargo xtask`: the chores of this repository.
+
+mod fixtures;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+usage: cargo xtask fixtures [--dir DIR]   fetch the models that tests run on, checked by SHA-256
+       cargo xtask test [ARGS...]         fetch them, then run all tests: cargo test --workspace ARGS
+
+DIR is target/fixtures of this workspace, or GOLDCREST_FIXTURES where that is set.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["fixtures"] => fixtures::fetch_all(&folder())?,
+        ["fixtures", "--dir", folder] => fixtures::fetch_all(Path::new(folder))?,
+        ["test", rest @ ..] => return test(rest),
+        _ => {
+            eprintln!("{USAGE}");
+            return Ok(ExitCode::from(2));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn test(arguments: &[&str]) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let folder = folder();
+    fixtures::fetch_all(&folder)?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .args(["test", "--workspace"])
+        .args(arguments)
+        .current_dir(workspace())
+        .env("GOLDCREST_FIXTURES", folder);
+    Ok(if command.status()?.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The folder of the fixtures.
+fn folder() -> PathBuf {
+    let named = std::env::var_os("GOLDCREST_FIXTURES").filter(|value| !value.is_empty());
+    named.map_or_else(|| workspace().join("target/fixtures"), PathBuf::from)
+}
+
+fn workspace() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}

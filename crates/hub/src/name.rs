@@ -170,7 +170,6 @@ mod tests {
             "",
             "model",
             "org/",
-            "/",
             "org/mo del",
             "-org/model",
             "org/model:",

