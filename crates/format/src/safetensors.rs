@@ -263,8 +263,8 @@ fn open_shards(folder: &Path, index: &Map<String, Value>) -> Result<Weights, For
     Ok(weights)
 }
 
-/// Tensor and file name of every entry; file names are plain names, so no entry can leave the folder.
-fn weight_map(index: &Map<String, Value>) -> Result<Vec<(&str, &str)>, SafetensorsError> {
+/// Tensor and file name of every entry of an index; file names are plain names, so no entry can leave the folder.
+pub fn weight_map(index: &Map<String, Value>) -> Result<Vec<(&str, &str)>, SafetensorsError> {
     let map = index
         .get("weight_map")
         .and_then(Value::as_object)
