@@ -1,5 +1,159 @@
-//! See ARCHITECTURE.md.
+//! The CPU back end: runs a plan on threads, with weights in panels and keys and values in pages.
+//!
+//! [`Cpu`] implements [`Backend`]. [`weights`] loads a checkpoint into panels, [`state`] holds a sequence's keys and values, [`exec`] runs
+//! the ops. Results depend on none of the choices made here: threads, instruction set, rows of a call (ARCHITECTURE.md, "Numbers").
 
 pub mod buffer;
+mod exec;
 pub mod pool;
+mod state;
 pub mod threads;
+mod weights;
+
+use std::sync::Mutex;
+
+use goldcrest_format::{Checkpoint, DType, FormatError};
+use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement};
+use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe};
+use goldcrest_model::plan::Plan;
+
+use buffer::AllocError;
+use exec::Scratch;
+use pool::{Pool, PoolError};
+pub use state::State;
+use weights::Weights;
+
+/// Choices of the CPU back end. Only `kv` changes results.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOptions {
+    /// `None`: as many as the machine has for us ([`threads::default_threads`]).
+    pub threads: Option<usize>,
+    /// `None`: the fastest that the machine has.
+    pub isa: Option<Isa>,
+    /// Element type of stored keys and values.
+    pub kv: KvElement,
+    /// Most rows of one forward call; scratch memory grows with it.
+    pub max_rows: usize,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        CpuOptions { threads: None, isa: None, kv: KvElement::F16, max_rows: 512 }
+    }
+}
+
+/// Why the back end could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CpuError {
+    #[error(transparent)]
+    Isa(#[from] IsaError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    #[error("reading the tensor '{tensor}': {source}")]
+    Weights { tensor: String, source: FormatError },
+    #[error("the tensor '{tensor}' is missing")]
+    MissingTensor { tensor: String },
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+}
+
+/// The CPU as a [`Backend`].
+pub struct Cpu {
+    pool: Pool,
+    kernels: Kernels,
+    options: CpuOptions,
+}
+
+/// A plan with its weights, ready to run.
+pub struct Program {
+    plan: Plan,
+    weights: Weights,
+    /// Reused by every call; calls of one program follow each other.
+    scratch: Mutex<Scratch>,
+}
+
+impl Cpu {
+    /// Starts the threads.
+    pub fn new(options: CpuOptions) -> Result<Cpu, CpuError> {
+        let kernels = match options.isa {
+            Some(isa) => Kernels::new(isa)?,
+            None => Kernels::best(),
+        };
+        let pool = Pool::new(options.threads.unwrap_or_else(threads::default_threads))?;
+        Ok(Cpu { pool, kernels, options })
+    }
+
+    /// Weight types with an integer product; see [`goldcrest_model::PlanOptions::integer_types`].
+    pub fn integer_types(dtype: DType) -> bool {
+        weights::panel_type(dtype).is_some_and(|panel| panel.is_quantized())
+    }
+
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.kernels.isa()
+    }
+}
+
+impl Program {
+    /// Bytes of weights in memory.
+    pub fn weight_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl Backend for Cpu {
+    type Program = Program;
+    type State = State;
+    type Error = CpuError;
+
+    fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
+        let weights = Weights::load(&plan, checkpoint, &self.pool)?;
+        let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows)?);
+        Ok(Program { plan, weights, scratch })
+    }
+
+    fn state(&self, program: &Program, capacity: usize) -> Result<State, CpuError> {
+        Ok(State::new(&program.plan, self.options.kv, capacity))
+    }
+
+    fn max_rows(&self, _program: &Program) -> usize {
+        self.options.max_rows
+    }
+
+    fn forward(
+        &self,
+        program: &Program,
+        batch: Batch,
+        states: &mut [&mut State],
+        logits: &mut [f32],
+        probe: Option<&mut dyn Probe>,
+    ) -> Result<(), CpuError> {
+        exec::forward(self, program, batch, states, logits, probe)
+    }
+
+    fn length(&self, state: &State) -> usize {
+        state.length()
+    }
+
+    fn rewind(&self, state: &mut State, length: usize) -> Result<(), usize> {
+        state.rewind(length)
+    }
+
+    fn state_bytes(&self, state: &State) -> usize {
+        state.bytes()
+    }
+
+    fn visible(&self, state: &State, out: &mut Vec<u8>) {
+        state.visible(out);
+    }
+}

@@ -1,0 +1,120 @@
+//! Attention: the threads share tiles of a few tokens and one KV head.
+
+use std::ops::Range;
+
+use goldcrest_kernels::{
+    KvLayout, QueryRow, ScoreRule, attention_state_len, clear_attention_states, visible_segments, visible_slots,
+};
+use goldcrest_model::plan::Op;
+
+use super::{Call, Row};
+use crate::pool::{Part, Parts, Tiles};
+use crate::{Cpu, CpuError, State};
+
+/// Most query rows that read a page side by side.
+const TILE_ROWS: usize = 32;
+
+/// What the tiles of one attention op share.
+struct Attention<'a> {
+    cpu: &'a Cpu,
+    states: &'a [&'a mut State],
+    rows: &'a [Row],
+    kv: usize,
+    layout: KvLayout,
+    window: Option<usize>,
+    rule: ScoreRule,
+    /// `[rows, heads · k_dim]`.
+    query: &'a [f32],
+    query_width: usize,
+    /// Query heads that share a KV head.
+    group: usize,
+}
+
+impl Call<'_, '_> {
+    pub fn attend(&mut self, op: &Op) -> Result<(), CpuError> {
+        let Op::Attend { kv, heads, scale, softcap, query, out } = *op else { return Ok(()) };
+        let cpu = self.cpu;
+        let Some(first) = self.states.first() else { return Ok(()) };
+        let layout = *first.layer(kv.0).layout();
+        let cache = self.program.plan.kvs[kv.0];
+        let group = heads / cache.heads;
+        let (query_width, out_width) = (self.width(query), self.width(out));
+        let rows = self.scratch.rows.len();
+        self.scratch.forget_packed(out);
+        let tile_tokens = (TILE_ROWS / group).max(1);
+        let state_len = tile_tokens * group * attention_state_len(layout.v_dim);
+        let super::Scratch { buffers, rows: row_places, attention: attention_states, .. } = &mut *self.scratch;
+        attention_states.resize(state_len * cpu.pool.threads(), 0.0);
+        let [queries, outputs] = buffers.get_disjoint_mut([query.0, out.0]).expect("an op's buffers differ");
+        let attention = Attention {
+            cpu,
+            states: &*self.states,
+            rows: row_places,
+            kv: kv.0,
+            layout,
+            window: cache.window,
+            rule: ScoreRule { scale, softcap },
+            query: &queries[..rows * query_width],
+            query_width,
+            group,
+        };
+        let tiles = Tiles::new(&mut outputs[..rows * out_width], out_width, (tile_tokens, group * layout.v_dim));
+        let scratch = Parts::of_slice(attention_states, state_len, cpu.pool.threads());
+        cpu.pool.run(&|thread| {
+            let states = scratch.take_slice(thread);
+            while let Some(tile) = tiles.next() {
+                attention.tile(tile, states);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl Attention<'_> {
+    /// A tile of tokens and the query heads of one KV head. Tokens of one sequence follow each other; each such run goes by itself.
+    fn tile(&self, mut out: Part<f32>, states: &mut [f32]) {
+        let mut first = out.rows().start;
+        while first < out.rows().end {
+            let part = self.rows[first].part;
+            let run = self.rows[first..out.rows().end].iter().take_while(|row| row.part == part).count();
+            self.run_of_tokens(first..first + run, &mut out, states);
+            first += run;
+        }
+    }
+
+    fn run_of_tokens(&self, tokens: Range<usize>, out: &mut Part<f32>, states: &mut [f32]) {
+        let v_dim = self.layout.v_dim;
+        let kv_head = out.columns().start / (self.group * v_dim);
+        let state_len = attention_state_len(v_dim);
+        let states = &mut states[..tokens.len() * self.group * state_len];
+        clear_attention_states(states, v_dim);
+        let state = &self.states[self.rows[tokens.start].part];
+        // Positions rise, so the first token looks back furthest and the last one reaches furthest.
+        let oldest = visible_segments(self.rows[tokens.start].position, self.window).start;
+        let newest = visible_segments(self.rows[tokens.end - 1].position, self.window).end;
+        for segment in oldest..newest {
+            let Some(page) = state.layer(self.kv).page(segment, kv_head) else { continue };
+            for chunk in (0..tokens.len() * self.group).step_by(TILE_ROWS) {
+                let count = TILE_ROWS.min(tokens.len() * self.group - chunk);
+                let rows: [QueryRow; TILE_ROWS] =
+                    std::array::from_fn(|i| self.query_row(&tokens, kv_head, segment, chunk + i.min(count - 1)));
+                let states = &mut states[chunk * state_len..][..count * state_len];
+                self.cpu.kernels.attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
+            }
+        }
+        for (i, token) in tokens.enumerate() {
+            let heads = out.row_mut(token).chunks_exact_mut(v_dim);
+            for (state, head) in states[i * self.group * state_len..].chunks_exact(state_len).zip(heads) {
+                self.cpu.kernels.finish_attention(state, None, head);
+            }
+        }
+    }
+
+    /// Query `index` of a tile: its heads, token by token.
+    fn query_row(&self, tokens: &Range<usize>, kv_head: usize, segment: usize, index: usize) -> QueryRow<'_> {
+        let token = tokens.start + index / self.group;
+        let head = kv_head * self.group + index % self.group;
+        let q = &self.query[token * self.query_width + head * self.layout.k_dim..][..self.layout.k_dim];
+        QueryRow { q, visible: visible_slots(self.rows[token].position, self.window, segment) }
+    }
+}

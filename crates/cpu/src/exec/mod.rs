@@ -1,0 +1,205 @@
+//! Runs the ops of a plan, one after the other, each on all threads.
+
+mod attend;
+mod matmul;
+mod rows;
+
+use std::sync::PoisonError;
+
+use goldcrest_kernels::{ActivationType, Activations};
+use goldcrest_model::backend::{Batch, Probe};
+use goldcrest_model::plan::{BufferId, Op, Plan, Rows};
+
+use crate::buffer::{AlignedVec, AllocError};
+use crate::{Cpu, CpuError, Program, State};
+
+/// Memory of a call that outlives it, so that calls allocate nothing.
+pub struct Scratch {
+    /// `[max_rows, width]` for each buffer of the plan but the logits, which are the caller's.
+    buffers: Vec<AlignedVec<f32>>,
+    /// Input of matrix products, packed for the kernels.
+    packed: Activations,
+    /// What `packed` holds.
+    packed_of: Option<(BufferId, ActivationType)>,
+    rows: Vec<Row>,
+    ropes: Vec<RopeRows>,
+    /// States of attention rows, a stretch for each thread.
+    attention: Vec<f32>,
+}
+
+/// Whose row of the call it is, and where.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    part: usize,
+    position: usize,
+}
+
+/// cos and sin of the rows of a call, for one rope: `[rows, half]` each.
+#[derive(Default)]
+struct RopeRows {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl Scratch {
+    pub fn new(plan: &Plan, max_rows: usize) -> Result<Scratch, AllocError> {
+        let buffers = plan.buffers.iter().enumerate().map(|(i, buffer)| {
+            let width = if BufferId(i) == plan.logits { 0 } else { buffer.width };
+            AlignedVec::zeroed(max_rows.saturating_mul(width))
+        });
+        Ok(Scratch {
+            buffers: buffers.collect::<Result<_, _>>()?,
+            packed: Activations::new(),
+            packed_of: None,
+            rows: Vec::with_capacity(max_rows),
+            ropes: plan.ropes.iter().map(|_| RopeRows::default()).collect(),
+            attention: Vec::new(),
+        })
+    }
+
+    /// Lays out the rows of a call: sequence, position, rotation.
+    fn prepare(&mut self, program: &Program, batch: Batch, states: &[&mut State]) {
+        self.packed_of = None;
+        self.rows.clear();
+        for (part, (tokens, state)) in batch.parts.iter().zip(states).enumerate() {
+            let positions = state.length()..state.length() + tokens.ids.len();
+            self.rows.extend(positions.map(|position| Row { part, position }));
+        }
+        for (rope, (frequencies, factor)) in self.ropes.iter_mut().zip(program.weights.ropes()) {
+            rope.cos.clear();
+            rope.sin.clear();
+            for row in &self.rows {
+                for frequency in frequencies {
+                    // The reference forms the angle in f32; sine and cosine of that are exact to f32.
+                    let angle = f64::from(row.position as f32 * frequency);
+                    let (sin, cos) = libm::sincos(angle);
+                    rope.cos.push(cos as f32 * factor);
+                    rope.sin.push(sin as f32 * factor);
+                }
+            }
+        }
+    }
+}
+
+/// One forward call; see [`goldcrest_model::backend::Backend::forward`].
+pub fn forward(
+    cpu: &Cpu,
+    program: &Program,
+    batch: Batch,
+    states: &mut [&mut State],
+    logits: &mut [f32],
+    mut probe: Option<&mut dyn Probe>,
+) -> Result<(), CpuError> {
+    // A call that panicked left garbage in the scratch, which the next one overwrites.
+    let mut scratch = program.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut result = reserve(batch, states);
+    if result.is_ok() {
+        scratch.prepare(program, batch, states);
+        let mut call = Call { cpu, program, batch, scratch: &mut scratch, states, logits };
+        result = call.run(&mut probe);
+    }
+    for (part, state) in batch.parts.iter().zip(states) {
+        match result {
+            Ok(()) => state.commit(part.ids.len()),
+            Err(_) => state.drop_uncommitted(),
+        }
+    }
+    result
+}
+
+fn reserve(batch: Batch, states: &mut [&mut State]) -> Result<(), CpuError> {
+    for (part, state) in batch.parts.iter().zip(states) {
+        state.reserve(part.ids.len())?;
+    }
+    Ok(())
+}
+
+/// A call in progress.
+struct Call<'a, 's> {
+    cpu: &'a Cpu,
+    program: &'a Program,
+    batch: Batch<'a>,
+    scratch: &'a mut Scratch,
+    states: &'a mut [&'s mut State],
+    logits: &'a mut [f32],
+}
+
+impl Call<'_, '_> {
+    fn run(&mut self, probe: &mut Option<&mut dyn Probe>) -> Result<(), CpuError> {
+        let program = self.program;
+        for (index, op) in program.plan.ops.iter().enumerate() {
+            self.op(op)?;
+            if let Some(probe) = probe {
+                let stream = match *op {
+                    Op::Boundary { stream, .. } => self.buffer(stream),
+                    _ => &[],
+                };
+                probe.after_op(index, op, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: &Op) -> Result<(), CpuError> {
+        match *op {
+            Op::Embed { table, scale, out } => self.embed(table, scale, out),
+            Op::Boundary { .. } => Ok(()),
+            Op::Norm { norm, groups, input, out } => self.norm(norm, groups, input, out),
+            Op::MatMul { weight, bias, activations, input, out } => {
+                self.matmul(matmul::Product { weight, bias, activations, input, out })
+            }
+            Op::Rope { rope, heads, buffer } => self.rope(rope, heads, buffer),
+            Op::KvWrite { kv, key, value } => self.kv_write(kv, key, value),
+            Op::Attend { .. } => self.attend(op),
+            Op::Activate { activation, gate, up } => self.activate(activation, gate, up),
+            Op::Add { stream, input } => self.add(stream, input),
+            Op::Want { input, out } => self.want(input, out),
+            Op::Softcap { cap, buffer } => self.softcap(cap, buffer),
+        }
+    }
+
+    fn width(&self, id: BufferId) -> usize {
+        self.program.plan.buffer(id).width
+    }
+
+    /// Rows that a buffer holds in this call.
+    fn row_count(&self, id: BufferId) -> usize {
+        match self.program.plan.buffer(id).rows {
+            Rows::All => self.scratch.rows.len(),
+            Rows::Wanted => self.batch.wanted(),
+        }
+    }
+
+    /// `[rows, width]`.
+    fn buffer(&self, id: BufferId) -> &[f32] {
+        let len = self.row_count(id) * self.width(id);
+        if id == self.program.plan.logits { &self.logits[..len] } else { &self.scratch.buffers[id.0][..len] }
+    }
+
+    /// `[rows, width]`, to be written: what was packed of it is stale then.
+    fn buffer_mut(&mut self, id: BufferId) -> &mut [f32] {
+        let len = self.row_count(id) * self.width(id);
+        self.scratch.forget_packed(id);
+        if id == self.program.plan.logits { &mut self.logits[..len] } else { &mut self.scratch.buffers[id.0][..len] }
+    }
+
+    /// Two buffers, the first to be read, the second to be written. They differ, and the first is not the logits.
+    fn two_buffers(&mut self, read: BufferId, write: BufferId) -> (&[f32], &mut [f32]) {
+        let read_len = self.row_count(read) * self.width(read);
+        let write_len = self.row_count(write) * self.width(write);
+        self.scratch.forget_packed(write);
+        if write == self.program.plan.logits {
+            return (&self.scratch.buffers[read.0][..read_len], &mut self.logits[..write_len]);
+        }
+        let [from, to] = self.scratch.buffers.get_disjoint_mut([read.0, write.0]).expect("an op's buffers differ");
+        (&from[..read_len], &mut to[..write_len])
+    }
+}
+
+impl Scratch {
+    fn forget_packed(&mut self, written: BufferId) {
+        if self.packed_of.is_some_and(|(packed, _)| packed == written) {
+            self.packed_of = None;
+        }
+    }
+}

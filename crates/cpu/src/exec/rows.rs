@@ -1,0 +1,139 @@
+//! Ops that work on each row by itself.
+
+use goldcrest_kernels::{Activation as KernelActivation, Kernels};
+use goldcrest_model::plan::{BufferId, KvId, MatrixId, NormId, RopeId};
+use goldcrest_model::spec::{Activation, NormKind};
+
+use super::Call;
+use crate::CpuError;
+use crate::pool::{Parts, Pool};
+
+/// Elements below which an op is done before other threads would have woken.
+const INLINE_ELEMENTS: usize = 16 * 1024;
+
+/// Runs `work(first_row, rows)` over the rows of `data`, split among the threads where that pays.
+fn over_rows(
+    pool: &Pool,
+    data: &mut [f32],
+    width: usize,
+    work: &(dyn Fn(usize, &mut [f32]) + Sync),
+) -> Result<(), CpuError> {
+    if data.len() <= INLINE_ELEMENTS || pool.threads() == 1 {
+        work(0, data);
+        return Ok(());
+    }
+    let parts = Parts::of_columns(data, data.len(), width, pool.threads());
+    pool.run(&|thread| {
+        let mut part = parts.take(thread);
+        let first_row = part.columns().start / width;
+        work(first_row, part.row_mut(0));
+    })?;
+    Ok(())
+}
+
+impl Call<'_, '_> {
+    pub fn embed(&mut self, table: MatrixId, scale: f32, out: BufferId) -> Result<(), CpuError> {
+        let (cpu, program, batch) = (self.cpu, self.program, self.batch);
+        let panels = program.weights.matrix(table);
+        let width = self.width(out);
+        let mut rows = self.buffer_mut(out).chunks_exact_mut(width);
+        let ids = batch.parts.iter().flat_map(|part| part.ids);
+        for (&id, row) in ids.zip(&mut rows) {
+            program.weights.row(&panels, id as usize, row);
+            if scale != 1.0 {
+                cpu.kernels.scale(row, scale);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn norm(&mut self, norm: NormId, groups: usize, input: BufferId, out: BufferId) -> Result<(), CpuError> {
+        let (cpu, program) = (self.cpu, self.program);
+        let used = &program.plan.norms[norm.0];
+        let weight = program.weights.vector(used.weight);
+        let width = self.width(out);
+        let norm_rows = |rows: &mut [f32]| match used.norm.kind {
+            NormKind::Rms => cpu.kernels.rms_norm(rows, width / groups, Some(weight), used.norm.eps),
+        };
+        if input == out {
+            return over_rows(&cpu.pool, self.buffer_mut(out), width, &|_, rows| norm_rows(rows));
+        }
+        let (from, to) = self.two_buffers(input, out);
+        over_rows(&cpu.pool, to, width, &|first, rows| {
+            rows.copy_from_slice(&from[first * width..][..rows.len()]);
+            norm_rows(rows);
+        })
+    }
+
+    pub fn rope(&mut self, rope: RopeId, heads: usize, buffer: BufferId) -> Result<(), CpuError> {
+        let cpu = self.cpu;
+        let width = self.width(buffer);
+        let half = self.program.weights.ropes()[rope.0].0.len();
+        self.scratch.forget_packed(buffer);
+        let len = self.row_count(buffer) * width;
+        let super::Scratch { buffers, ropes, .. } = &mut *self.scratch;
+        let angles = &ropes[rope.0];
+        over_rows(&cpu.pool, &mut buffers[buffer.0][..len], width, &|first, rows| {
+            for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+                let at = (first + i) * half..(first + i + 1) * half;
+                cpu.kernels.rotate_halves(row, width / heads, &angles.cos[at.clone()], &angles.sin[at]);
+            }
+        })
+    }
+
+    pub fn kv_write(&mut self, kv: KvId, key: BufferId, value: BufferId) -> Result<(), CpuError> {
+        let (key_width, value_width) = (self.width(key), self.width(value));
+        let super::Scratch { buffers, rows, .. } = &*self.scratch;
+        for (i, row) in rows.iter().enumerate() {
+            let keys = &buffers[key.0][i * key_width..][..key_width];
+            let values = &buffers[value.0][i * value_width..][..value_width];
+            self.states[row.part].layer_mut(kv.0).write(row.position, keys, values);
+        }
+        Ok(())
+    }
+
+    pub fn activate(&mut self, activation: Activation, gate: BufferId, up: BufferId) -> Result<(), CpuError> {
+        let cpu = self.cpu;
+        let width = self.width(gate);
+        let kind = match activation {
+            Activation::Silu => KernelActivation::Silu,
+            Activation::Gelu => KernelActivation::GeluErf,
+            Activation::GeluTanh => KernelActivation::GeluTanh,
+        };
+        let (up, gate) = self.two_buffers(up, gate);
+        over_rows(&cpu.pool, gate, width, &|first, rows| {
+            cpu.kernels.activate_gated(kind, rows, &up[first * width..][..rows.len()]);
+        })
+    }
+
+    pub fn add(&mut self, stream: BufferId, input: BufferId) -> Result<(), CpuError> {
+        let cpu = self.cpu;
+        let width = self.width(stream);
+        let (input, stream) = self.two_buffers(input, stream);
+        over_rows(&cpu.pool, stream, width, &|first, rows| {
+            cpu.kernels.add(rows, &input[first * width..][..rows.len()]);
+        })
+    }
+
+    pub fn want(&mut self, input: BufferId, out: BufferId) -> Result<(), CpuError> {
+        let batch = self.batch;
+        let width = self.width(out);
+        let (input, out) = self.two_buffers(input, out);
+        let mut out = out.chunks_exact_mut(width);
+        let mut first = 0;
+        for part in batch.parts {
+            for (&row, target) in part.wanted.iter().zip(&mut out) {
+                target.copy_from_slice(&input[(first + row) * width..][..width]);
+            }
+            first += part.ids.len();
+        }
+        Ok(())
+    }
+
+    pub fn softcap(&mut self, cap: f32, buffer: BufferId) -> Result<(), CpuError> {
+        let cpu = self.cpu;
+        let width = self.width(buffer);
+        let softcap = |kernels: Kernels, rows: &mut [f32]| kernels.softcap(rows, cap);
+        over_rows(&cpu.pool, self.buffer_mut(buffer), width, &|_, rows| softcap(cpu.kernels, rows))
+    }
+}

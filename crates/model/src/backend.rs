@@ -1,0 +1,85 @@
+//! What runs a plan. One engine has one backend; the CPU is one, a GPU another.
+
+use goldcrest_format::Checkpoint;
+
+use crate::plan::{Op, Plan};
+
+/// Rows of one call: consecutive parts, each for one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    /// In the order of the states passed beside it.
+    pub parts: &'a [Part<'a>],
+}
+
+/// Consecutive tokens of one sequence, which follow its committed length.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Token ids, each below the plan's vocabulary.
+    pub ids: &'a [u32],
+    /// Ascending indices into `ids` of the rows whose logits are wanted.
+    pub wanted: &'a [usize],
+}
+
+impl Batch<'_> {
+    pub fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.ids.len()).sum()
+    }
+
+    pub fn wanted(&self) -> usize {
+        self.parts.iter().map(|part| part.wanted.len()).sum()
+    }
+}
+
+/// Looks on while a call runs, after each op: counters, capture, injected failures. A call without one pays nothing.
+pub trait Probe {
+    /// `boundary` holds the residual stream, `[rows, hidden]`, after [`Op::Boundary`]; it is empty after other ops. An error ends the call,
+    /// and nothing of it stays.
+    fn after_op(&mut self, index: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted>;
+}
+
+/// A probe ended the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the forward call was interrupted after op {op}")]
+pub struct Interrupted {
+    pub op: usize,
+}
+
+/// Runs plans. A program is immutable and shared; a state belongs to one sequence.
+pub trait Backend {
+    type Program;
+    type State;
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Loads the plan's weights and prepares everything that does not depend on a sequence.
+    fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Self::Program, Self::Error>;
+
+    /// The empty state of a sequence of at most `capacity` positions.
+    fn state(&self, program: &Self::Program, capacity: usize) -> Result<Self::State, Self::Error>;
+
+    /// Most rows of one call.
+    fn max_rows(&self, program: &Self::Program) -> usize;
+
+    /// Feeds the batch and commits it: `logits` receives `[wanted rows, vocabulary]`, and each state grows by its part. On an error no state
+    /// has changed. The caller has checked ids, capacities and lengths.
+    fn forward(
+        &self,
+        program: &Self::Program,
+        batch: Batch,
+        states: &mut [&mut Self::State],
+        logits: &mut [f32],
+        probe: Option<&mut dyn Probe>,
+    ) -> Result<(), Self::Error>;
+
+    /// Positions committed.
+    fn length(&self, state: &Self::State) -> usize;
+
+    /// Takes the state back to `length` committed positions, at most as many as it has. Returns the shortest length it can still go back to
+    /// if that is more, and changes nothing then.
+    fn rewind(&self, state: &mut Self::State, length: usize) -> Result<(), usize>;
+
+    /// Bytes of memory the state holds.
+    fn state_bytes(&self, state: &Self::State) -> usize;
+
+    /// Appends everything that future tokens can see, in an order that does not depend on how the state came about.
+    fn visible(&self, state: &Self::State, out: &mut Vec<u8>);
+}

@@ -1,0 +1,86 @@
+//! A spec lowered to a flat list of ops over named buffers: what one forward call does, for any number of rows and sequences.
+//!
+//! The plan knows no device and no bytes. Its text ([`Plan`]'s `Display`) is a model's snapshot in tests.
+
+mod build;
+mod op;
+mod print;
+
+use goldcrest_format::DType;
+
+use crate::spec::{Matrix, ModelSpec, Norm, Rope, Vector};
+
+pub use op::{Activations, BufferId, KvId, MatrixId, NormId, Op, OpKind, RopeId, Rows, VectorId};
+
+/// Numeric choices of the user, fixed for an engine's life.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions {
+    /// How products with quantised weights are computed.
+    pub activations: Activations,
+    /// Weight types for which the backend has an integer product; others are decoded to f32 under either choice.
+    pub integer_types: fn(DType) -> bool,
+}
+
+/// One model's forward pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub vocabulary: usize,
+    pub hidden: usize,
+    pub layers: usize,
+    pub buffers: Vec<Buffer>,
+    pub matrices: Vec<Matrix>,
+    pub vectors: Vec<Vector>,
+    pub norms: Vec<NormUse>,
+    pub ropes: Vec<Rope>,
+    pub kvs: Vec<Kv>,
+    pub ops: Vec<Op>,
+    /// Where the logits of the wanted rows are after the last op.
+    pub logits: BufferId,
+}
+
+/// Scratch for one value of every row of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    pub name: &'static str,
+    /// f32 elements a row.
+    pub width: usize,
+    pub rows: Rows,
+}
+
+/// A norm with its weight's place in [`Plan::vectors`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct NormUse {
+    pub norm: Norm,
+    pub weight: VectorId,
+}
+
+/// Keys and values of one layer of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kv {
+    pub heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Positions that stay visible; `None`: all.
+    pub window: Option<usize>,
+}
+
+impl Plan {
+    /// Lowers `spec`.
+    pub fn new(spec: &ModelSpec, options: PlanOptions) -> Plan {
+        build::build(spec, options)
+    }
+
+    pub fn matrix(&self, id: MatrixId) -> &Matrix {
+        &self.matrices[id.0]
+    }
+
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0]
+    }
+
+    /// Earliest position that a token fed at `length` may still look at, in the layer that looks back least.
+    pub fn oldest_needed(&self, length: usize) -> usize {
+        let oldest = |kv: &Kv| kv.window.map_or(0, |window| (length + 1).saturating_sub(window));
+        self.kvs.iter().map(oldest).max().unwrap_or(0)
+    }
+}
