@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Operands, TileKernel, headers, store};
+use super::{Operands, RowsMax, TileKernel, headers, store};
 use crate::panel::PANEL_ROWS;
 use crate::panel::lanes::{FloatPanel, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
@@ -13,12 +13,6 @@ pub(super) struct FloatTile<W>(PhantomData<W>);
 
 /// Quantised panels of one type, decoded.
 pub(super) struct DecodedTile<W>(PhantomData<W>);
-
-/// Most rows of a tile: a sum and a product operand each, and the weight, share the registers.
-#[inline(always)]
-fn rows_max<S: Simd>() -> usize {
-    if S::LANES == 16 { 8 } else { 6 }
-}
 
 /// Adds `weight` times value `i` of each row to the sums.
 ///
@@ -33,10 +27,10 @@ unsafe fn accumulate<S: Simd, const R: usize>(sums: &mut [S::F32; R], weight: S:
 }
 
 impl<W: FloatPanel> TileKernel for FloatTile<W> {
-    #[inline(always)]
-    fn rows_max<S: Simd>() -> usize {
-        rows_max::<S>()
-    }
+    const ROWS_MAX: RowsMax = RowsMax {
+        lanes_8: 6,
+        lanes_16: 8,
+    };
 
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
@@ -56,10 +50,10 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
 }
 
 impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
-    #[inline(always)]
-    fn rows_max<S: Simd>() -> usize {
-        rows_max::<S>()
-    }
+    const ROWS_MAX: RowsMax = RowsMax {
+        lanes_8: 4,
+        lanes_16: 4,
+    };
 
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {

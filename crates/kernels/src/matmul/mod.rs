@@ -5,6 +5,8 @@
 
 mod float;
 mod quantized;
+#[cfg(test)]
+mod tests;
 
 use std::marker::PhantomData;
 
@@ -96,10 +98,27 @@ struct Operands {
     out: *mut f32,
 }
 
+/// Most rows of a tile, by the width of the registers: their sums and what is in flight share 16 registers, 32 of the widest. More
+/// rows are split into equal tiles.
+#[derive(Clone, Copy)]
+struct RowsMax {
+    lanes_8: usize,
+    lanes_16: usize,
+}
+
+impl RowsMax {
+    const fn of<S: Simd>(self) -> usize {
+        match S::LANES {
+            16 => self.lanes_16,
+            8 => self.lanes_8,
+            _ => 1,
+        }
+    }
+}
+
 /// The innermost algorithm: some of the 16 outputs of a panel times a few rows.
 trait TileKernel {
-    /// Most rows whose sums stay in the registers of `S`. More are split into equal tiles.
-    fn rows_max<S: Simd>() -> usize;
+    const ROWS_MAX: RowsMax;
 
     /// Computes outputs `lane .. lane + V * LANES` of `R` rows.
     ///
@@ -130,7 +149,7 @@ impl<T: TileKernel> Kernel for Group<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Product { panel, group, out } = self.product;
-        let tiles = group.rows().div_ceil(T::rows_max::<S>());
+        let tiles = group.rows().div_ceil(T::ROWS_MAX.of::<S>());
         for i in 0..tiles {
             let (row, rows) = split_evenly(group.rows(), tiles, i);
             // SAFETY: the caller says that the machine has the instruction set. The tile is rows `row .. row + rows` of a checked
@@ -164,15 +183,19 @@ impl<T: TileKernel> Kernel for Group<'_, T> {
 /// As [`TileKernel::tile`].
 #[inline(always)]
 unsafe fn whole_panel<S: Simd, T: TileKernel, const R: usize>(operands: Operands) {
+    // Constant conditions keep the compiler from the tiles that cannot occur.
+    if const { R > T::ROWS_MAX.of::<S>() } {
+        unreachable!("a tile of {R} rows");
+    }
     // SAFETY: required of the caller; the lanes are below 16 by the width of the registers.
     unsafe {
-        match (S::LANES, R) {
-            (16, _) => T::tile::<S, R, 1>(operands, 0),
-            (8, 1) => T::tile::<S, R, 2>(operands, 0),
-            _ => {
-                for lane in (0..PANEL_ROWS).step_by(S::LANES) {
-                    T::tile::<S, R, 1>(operands, lane);
-                }
+        if const { S::LANES == 16 } {
+            T::tile::<S, R, 1>(operands, 0);
+        } else if const { S::LANES == 8 && R == 1 } {
+            T::tile::<S, R, 2>(operands, 0);
+        } else {
+            for lane in (0..PANEL_ROWS).step_by(S::LANES) {
+                T::tile::<S, R, 1>(operands, lane);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Operands, TileKernel, headers, store};
+use super::{Operands, RowsMax, TileKernel, headers, store};
 use crate::panel::lanes::{DotWidth, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::quantize::{BLOCK_WORDS, MINUS_FIRST_SUM, MINUS_SUM, SCALE, SCALED_SUM};
@@ -45,15 +45,17 @@ impl ActivationBlock {
 }
 
 impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
-    #[inline(always)]
-    fn rows_max<S: Simd>() -> usize {
-        match (S::LANES, W::DOT) {
-            (16, _) => 8,
-            // Sums of 16 and of 32 bits, scales and a line of weights share 16 registers.
-            (_, DotWidth::Narrow(_)) => 4,
-            (_, DotWidth::Wide) => 6,
-        }
-    }
+    const ROWS_MAX: RowsMax = match W::DOT {
+        // Sums of 16 and of 32 bits at once.
+        DotWidth::Narrow(_) => RowsMax {
+            lanes_8: 4,
+            lanes_16: 8,
+        },
+        DotWidth::Wide => RowsMax {
+            lanes_8: 6,
+            lanes_16: 8,
+        },
+    };
 
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
