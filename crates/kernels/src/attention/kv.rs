@@ -8,7 +8,7 @@
 //! Both parts are adjacent, so that attention of one token reads a page as a single sequential stream. Slot `i` of a page holds the
 //! position `256·page + i`. Slots that were never written, and the padding of V rows, may hold any bytes: no result depends on them.
 
-use crate::float16::{f16_to_f32, f32_to_f16};
+use crate::float16::{f16_to_f32, f32_slice_to_f16};
 
 /// Positions in a page. Segments of attention are the same 256 positions, counted from the start of the sequence.
 pub const SEGMENT_POSITIONS: usize = 256;
@@ -78,16 +78,11 @@ impl KvLayout {
         let value = &mut v_part[self.value_start(slot)..];
         match self.element {
             KvElement::F32 => {
-                store_strided(k, key, PANEL_POSITIONS, f32::to_le_bytes);
-                store_strided(v, value, 1, f32::to_le_bytes);
+                store_strided(k, key, PANEL_POSITIONS);
+                store_strided(v, value, 1);
                 0
             }
-            KvElement::F16 => {
-                let half = |x: f32| f32_to_f16(x.clamp(-F16_MAX, F16_MAX)).to_le_bytes();
-                store_strided(k, key, PANEL_POSITIONS, half);
-                store_strided(v, value, 1, half);
-                k.iter().chain(v).filter(|x| x.abs() > F16_MAX).count()
-            }
+            KvElement::F16 => store_strided_f16(k, key, PANEL_POSITIONS) + store_strided_f16(v, value, 1),
         }
     }
 
@@ -148,9 +143,31 @@ impl KvLayout {
 }
 
 /// Writes `values` to every `stride`-th element of `bytes`.
-fn store_strided<const N: usize>(values: &[f32], bytes: &mut [u8], stride: usize, convert: impl Fn(f32) -> [u8; N]) {
-    let (elements, _) = bytes.as_chunks_mut::<N>();
-    for (element, &x) in elements.iter_mut().step_by(stride).zip(values) {
-        *element = convert(x);
+fn store_strided(values: &[f32], bytes: &mut [u8], stride: usize) {
+    let (elements, _) = bytes.as_chunks_mut();
+    for (element, x) in elements.iter_mut().step_by(stride).zip(values) {
+        *element = x.to_le_bytes();
     }
+}
+
+/// The same as f16; returns how many saturated.
+fn store_strided_f16(values: &[f32], bytes: &mut [u8], stride: usize) -> usize {
+    /// Numbers converted at a time, in vectors.
+    const CHUNK: usize = 64;
+    let (elements, _) = bytes.as_chunks_mut();
+    let mut elements = elements.iter_mut().step_by(stride);
+    let mut saturated = 0;
+    for chunk in values.chunks(CHUNK) {
+        let (mut bounded, mut halves) = ([0.0; CHUNK], [0; CHUNK]);
+        for (bounded, x) in bounded.iter_mut().zip(chunk) {
+            *bounded = x.clamp(-F16_MAX, F16_MAX);
+            saturated += usize::from(x.abs() > F16_MAX);
+        }
+        f32_slice_to_f16(&bounded, &mut halves);
+        // The chunk is asked first: when it ends, it must not take an element.
+        for (half, element) in halves[..chunk.len()].iter().zip(elements.by_ref()) {
+            *element = half.to_le_bytes();
+        }
+    }
+    saturated
 }

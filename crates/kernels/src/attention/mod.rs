@@ -27,14 +27,17 @@
 //! slots of a page may hold anything.
 
 mod kv;
+mod page;
 mod segment;
+mod state;
 
 use std::ops::Range;
 
 pub use kv::{KvElement, KvLayout, SEGMENT_POSITIONS};
 
 use crate::Kernels;
-use segment::{AttendSegment, FinishRow, MergeRows};
+use segment::Page;
+use state::{FinishRow, MergeRows};
 
 /// How a dot product becomes a score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -129,13 +132,13 @@ impl Kernels {
             assert_eq!(row.q.len(), layout.k_dim, "query length");
             assert!(row.visible.end <= SEGMENT_POSITIONS, "visible slots {:?}", row.visible);
         }
-        self.run(AttendSegment {
+        let page = Page {
+            kernels: self,
             layout,
-            page,
+            bytes: page,
             rule,
-            rows,
-            states,
-        });
+        };
+        page.attend(rows, states);
     }
 
     /// Merges the states `next` of later segments into `states`, row by row.

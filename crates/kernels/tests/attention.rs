@@ -1,0 +1,362 @@
+//! Paged attention: the oracle against f64, and every instruction set, grouping of rows and order of work against the oracle bit by bit.
+
+use std::ops::Range;
+
+use goldcrest_kernels::{
+    Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, attention_state_len,
+    clear_attention_states, scalar, visible_segments, visible_slots,
+};
+use proptest::prelude::*;
+
+const HEAD_DIMS: [usize; 7] = [16, 24, 32, 64, 80, 128, 256];
+
+/// One KV head with its cache, and the query rows that attend to it.
+#[derive(Debug)]
+struct Case {
+    layout: KvLayout,
+    rule: ScoreRule,
+    window: Option<usize>,
+    sink: Option<f32>,
+    /// Pages of all positions before `len`; every other byte says NaN.
+    pages: Vec<Vec<u8>>,
+    /// Keys and values as they read back, a row per position.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// Absolute position and query of each row.
+    rows: Vec<(usize, Vec<f32>)>,
+}
+
+/// Numbers in (−1, 1) from a seed (a linear congruential generator: proptest need not shrink them one by one).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn take(&mut self, len: usize) -> Vec<f32> {
+        (0..len).map(|_| self.next()).collect()
+    }
+}
+
+/// Pages of `len` positions whose other slots, and padding, hold NaN.
+fn fill_pages(layout: &KvLayout, len: usize, numbers: &mut Numbers) -> Vec<Vec<u8>> {
+    let mut pages = vec![vec![0xff; layout.page_bytes()]; len.div_ceil(SEGMENT_POSITIONS)];
+    for position in 0..len {
+        let (k, v) = (numbers.take(layout.k_dim), numbers.take(layout.v_dim));
+        let page = &mut pages[position / SEGMENT_POSITIONS];
+        assert_eq!(layout.write(page, position % SEGMENT_POSITIONS, &k, &v), 0);
+    }
+    pages
+}
+
+fn read_back(layout: &KvLayout, pages: &[Vec<u8>], len: usize) -> (Vec<f32>, Vec<f32>) {
+    let (mut keys, mut values) = (vec![0.0; len * layout.k_dim], vec![0.0; len * layout.v_dim]);
+    let rows = keys.chunks_mut(layout.k_dim).zip(values.chunks_mut(layout.v_dim));
+    for (position, (k, v)) in rows.enumerate() {
+        let (page, slot) = (&pages[position / SEGMENT_POSITIONS], position % SEGMENT_POSITIONS);
+        layout.read_k(page, slot, k);
+        layout.read_v(page, slot, v);
+    }
+    (keys, values)
+}
+
+prop_compose! {
+    fn layouts()(
+        k_dim in prop::sample::select(&HEAD_DIMS[..]),
+        other in prop::sample::select(&HEAD_DIMS[..]),
+        same in prop::bool::weighted(0.7),
+        half: bool,
+    ) -> KvLayout {
+        let element = if half { KvElement::F16 } else { KvElement::F32 };
+        KvLayout { k_dim, v_dim: if same { k_dim } else { other }, element }
+    }
+}
+
+prop_compose! {
+    /// `tokens` consecutive positions of `group` heads each, in a sequence of up to three segments.
+    fn cases()(
+        layout in layouts(),
+        (tokens, group) in (1usize..6, 1usize..9),
+        len in 6usize..700,
+        start in 0f64..1.0,
+        window in prop::option::of(1usize..600),
+        softcap in prop::option::of(5f32..50.0),
+        sink in prop::option::of(-2f32..2.0),
+        sharpness in 0.5f32..20.0,
+        seed: u64,
+    ) -> Case {
+        let mut numbers = Numbers(seed);
+        let pages = fill_pages(&layout, len, &mut numbers);
+        let (keys, values) = read_back(&layout, &pages, len);
+        let first = ((len - tokens) as f64 * start) as usize;
+        let positions = (first..first + tokens).flat_map(|position| vec![position; group]);
+        let rows = positions.map(|position| (position, numbers.take(layout.k_dim))).collect();
+        let rule = ScoreRule { scale: sharpness / (layout.k_dim as f32).sqrt(), softcap };
+        Case { layout, rule, window, sink, pages, keys, values, rows }
+    }
+}
+
+impl Case {
+    fn visible(&self, position: usize) -> Range<usize> {
+        (position + 1).saturating_sub(self.window.unwrap_or(usize::MAX))..position + 1
+    }
+
+    fn oracle(&self, row: usize) -> Vec<f32> {
+        let (position, q) = &self.rows[row];
+        let cache = (&self.keys[..], &self.values[..], self.layout.v_dim);
+        scalar::attention::attend(q, cache, self.visible(*position), &self.rule, self.sink)
+    }
+
+    /// The segments that any row sees.
+    fn segments(&self) -> Range<usize> {
+        let of_rows = self
+            .rows
+            .iter()
+            .map(|(position, _)| visible_segments(*position, self.window));
+        of_rows
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
+            .unwrap_or(0..0)
+    }
+
+    /// Attends from the rows in `range` to one segment.
+    fn attend_segment<'a>(&'a self, kernels: Kernels, segment: usize, range: Range<usize>, states: &mut [f32]) {
+        let query = |(position, q): &'a (usize, Vec<f32>)| QueryRow {
+            q,
+            visible: visible_slots(*position, self.window, segment),
+        };
+        let rows: Vec<QueryRow> = self.rows[range].iter().map(query).collect();
+        kernels.attend_segment(&self.layout, &self.pages[segment], &self.rule, &rows, states);
+    }
+
+    fn finish(&self, kernels: Kernels, states: &[f32]) -> Vec<Vec<f32>> {
+        let finish = |state: &[f32]| {
+            let mut out = vec![f32::NAN; self.layout.v_dim];
+            kernels.finish_attention(state, self.sink, &mut out);
+            out
+        };
+        states.chunks(self.state_len()).map(finish).collect()
+    }
+
+    fn state_len(&self) -> usize {
+        attention_state_len(self.layout.v_dim)
+    }
+
+    fn cleared(&self, rows: usize) -> Vec<f32> {
+        let mut states = vec![f32::NAN; rows * self.state_len()];
+        clear_attention_states(&mut states, self.layout.v_dim);
+        states
+    }
+}
+
+fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    rows.iter()
+        .map(|row| row.iter().map(|x| x.to_bits()).collect())
+        .collect()
+}
+
+/// How far the oracle may be from exact attention: see the comments.
+fn error_bound(case: &Case, row: usize) -> f64 {
+    let unit = libm::ldexp(1.0, -24);
+    let (position, q) = &case.rows[row];
+    let visible = case.visible(*position);
+    let k_dim = case.layout.k_dim;
+    let magnitude = |position: usize| {
+        let key = &case.keys[position * k_dim..][..k_dim];
+        key.iter().zip(q).map(|(k, q)| f64::from(k * q).abs()).sum::<f64>() * f64::from(case.rule.scale)
+    };
+    let largest_score = visible.clone().map(magnitude).fold(0.0, f64::max);
+    let largest_value = case.values.iter().fold(0.0, |max: f64, v| max.max(f64::from(v.abs())));
+    // A chain of k_dim steps and the scale; the cap adds a division, tanh (2 ulp) and a product.
+    let score_error = (k_dim as f64 + 8.0) * unit * largest_score;
+    // The subtraction of the maximum, and exp (2 ulp); weights then add in chains of at most 256, and merges take 4 steps each.
+    let weight_error = score_error + unit * 2.0 * largest_score + 4.0 * unit;
+    let chain_error = (SEGMENT_POSITIONS as f64 + 8.0 * case.segments().len() as f64) * unit;
+    // Numerator and denominator each have these errors.
+    2.0 * largest_value * (2.0 * weight_error + chain_error)
+}
+
+fn exact_attention(case: &Case, row: usize) -> Vec<f64> {
+    let (position, q) = &case.rows[row];
+    let (k_dim, v_dim) = (case.layout.k_dim, case.layout.v_dim);
+    let score = |position: usize| {
+        let key = &case.keys[position * k_dim..][..k_dim];
+        let dot: f64 = key.iter().zip(q).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum();
+        let scaled = dot * f64::from(case.rule.scale);
+        case.rule
+            .softcap
+            .map_or(scaled, |cap| f64::from(cap) * libm::tanh(scaled / f64::from(cap)))
+    };
+    let visible = case.visible(*position);
+    let scores: Vec<f64> = visible.clone().map(score).collect();
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| libm::exp(score - max)).collect();
+    let sink = case.sink.map_or(0.0, |logit| libm::exp(f64::from(logit) - max));
+    let total = weights.iter().sum::<f64>() + sink;
+    let column = |d: usize| {
+        let products = visible
+            .clone()
+            .zip(&weights)
+            .map(|(position, weight)| f64::from(case.values[position * v_dim + d]) * weight);
+        products.sum::<f64>() / total
+    };
+    (0..v_dim).map(column).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_oracle_is_close_to_exact_attention(case in cases()) {
+        for row in 0..case.rows.len() {
+            let bound = error_bound(&case, row);
+            for (got, exact) in case.oracle(row).iter().zip(exact_attention(&case, row)) {
+                let error = (f64::from(*got) - exact).abs();
+                prop_assert!(error <= bound, "{got} for {exact}: error {error:e} > {bound:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_instruction_sets_and_groupings_have_the_bits_of_the_oracle(case in cases(), cuts: u64) {
+        let count = case.rows.len();
+        let expected: Vec<_> = (0..count).map(|row| case.oracle(row)).collect();
+        for isa in Isa::available() {
+            let kernels = Kernels::new(isa).unwrap();
+
+            let mut together = case.cleared(count);
+            for segment in case.segments() {
+                case.attend_segment(kernels, segment, 0..count, &mut together);
+            }
+            prop_assert_eq!(bits(&case.finish(kernels, &together)), bits(&expected), "all rows together, {}", isa);
+
+            // Rows in chunks as the bits of `cuts` say; every segment in its own states, last segment first, merged in order.
+            let starts: Vec<usize> = (0..count).filter(|row| *row == 0 || cuts >> (row % 64) & 1 == 1).collect();
+            let mut partials = Vec::new();
+            for segment in case.segments().rev() {
+                let mut states = case.cleared(count);
+                for (i, &start) in starts.iter().enumerate() {
+                    let end = starts.get(i + 1).copied().unwrap_or(count);
+                    let len = case.state_len();
+                    case.attend_segment(kernels, segment, start..end, &mut states[start * len..end * len]);
+                }
+                partials.push(states);
+            }
+            let mut merged = case.cleared(count);
+            for partial in partials.iter().rev() {
+                kernels.merge_attention(&mut merged, partial, case.layout.v_dim);
+            }
+            prop_assert_eq!(bits(&case.finish(kernels, &merged)), bits(&expected), "rows and segments apart, {}", isa);
+        }
+    }
+
+    #[test]
+    fn visible_slots_are_the_window(position in 0usize..2000, window in prop::option::of(1usize..1500)) {
+        let sees = |key: usize| key <= position && window.is_none_or(|window| key + window > position);
+        let segments = visible_segments(position, window);
+        for segment in 0..9 {
+            let slots = visible_slots(position, window, segment);
+            for slot in 0..SEGMENT_POSITIONS {
+                let seen = sees(segment * SEGMENT_POSITIONS + slot);
+                prop_assert_eq!(slots.contains(&slot), seen);
+                prop_assert!(!seen || segments.contains(&segment));
+            }
+            prop_assert_eq!(segments.contains(&segment), !slots.is_empty());
+        }
+    }
+
+    #[test]
+    fn pages_give_back_what_was_written(layout in layouts(), slot in 0..SEGMENT_POSITIONS, seed: u64) {
+        let mut numbers = Numbers(seed);
+        let mut page = vec![0xff; layout.page_bytes()];
+        let (k, v) = (numbers.take(layout.k_dim), numbers.take(layout.v_dim));
+        layout.write(&mut page, slot, &k, &v);
+        let round = |x: &f32| match layout.element {
+            KvElement::F16 => half::f16::from_f32(*x).to_f32(),
+            KvElement::F32 => *x,
+        };
+        let (mut k_back, mut v_back) = (vec![0.0; layout.k_dim], vec![0.0; layout.v_dim]);
+        layout.read_k(&page, slot, &mut k_back);
+        layout.read_v(&page, slot, &mut v_back);
+        prop_assert_eq!(k_back, k.iter().map(round).collect::<Vec<_>>());
+        prop_assert_eq!(v_back, v.iter().map(round).collect::<Vec<_>>());
+        let written = page.iter().filter(|byte| **byte != 0xff).count();
+        prop_assert!(written <= (layout.k_dim + layout.v_dim) * layout.element.bytes(), "only the slot was written");
+    }
+}
+
+#[test]
+fn half_precision_saturates_and_counts() {
+    let layout = KvLayout {
+        k_dim: 4,
+        v_dim: 2,
+        element: KvElement::F16,
+    };
+    let mut page = vec![0; layout.page_bytes()];
+    let k = [65504.0, 65505.0, f32::NEG_INFINITY, f32::NAN];
+    assert_eq!(layout.write(&mut page, 7, &k, &[-1e9, 1.0]), 3);
+    let (mut k_back, mut v_back) = ([0.0; 4], [0.0; 2]);
+    layout.read_k(&page, 7, &mut k_back);
+    layout.read_v(&page, 7, &mut v_back);
+    assert_eq!(k_back[..3], [65504.0, 65504.0, -65504.0]);
+    assert!(k_back[3].is_nan());
+    assert_eq!(v_back, [-65504.0, 1.0]);
+
+    let exact = KvLayout {
+        element: KvElement::F32,
+        ..layout
+    };
+    let mut page = vec![0; exact.page_bytes()];
+    assert_eq!(exact.write(&mut page, 7, &k, &[-1e9, 1.0]), 0);
+}
+
+#[test]
+fn keys_lie_in_panels_of_32_positions_and_values_in_rows() {
+    let layout = KvLayout {
+        k_dim: 3,
+        v_dim: 5,
+        element: KvElement::F32,
+    };
+    let mut page = vec![0; layout.page_bytes()];
+    layout.write(&mut page, 33, &[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0, 7.0, 8.0]);
+    let (numbers, _) = page.as_chunks::<4>();
+    let at = |i: usize| f32::from_le_bytes(numbers[i]);
+    assert_eq!([at(96 + 1), at(96 + 32 + 1), at(96 + 64 + 1)], [1.0, 2.0, 3.0]);
+    assert_eq!([at(256 * 3 + 33 * 16), at(256 * 3 + 33 * 16 + 4)], [4.0, 8.0]);
+    assert_eq!(numbers.len(), 256 * (3 + 16));
+}
+
+#[test]
+fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
+    let layout = KvLayout {
+        k_dim: 16,
+        v_dim: 16,
+        element: KvElement::F16,
+    };
+    let rule = ScoreRule {
+        scale: 0.25,
+        softcap: None,
+    };
+    for isa in Isa::available() {
+        let kernels = Kernels::new(isa).unwrap();
+        let mut page = fill_pages(&layout, 40, &mut Numbers(1)).remove(0);
+        let q = [0.5; 16];
+        let attend = |page: &[u8], visible: Range<usize>| {
+            let mut state = vec![0.0; attention_state_len(16)];
+            clear_attention_states(&mut state, 16);
+            kernels.attend_segment(&layout, page, &rule, &[QueryRow { q: &q, visible }], &mut state);
+            let mut out = [f32::NAN; 16];
+            kernels.finish_attention(&state, Some(1.0), &mut out);
+            out
+        };
+        assert_eq!(attend(&page, 12..12), [0.0; 16], "{isa}");
+        assert!(attend(&page, 0..40).iter().all(|x| x.is_finite()), "{isa}");
+        layout.write(&mut page, 39, &[f32::NAN; 16], &[1.0; 16]);
+        assert!(attend(&page, 0..40).iter().all(|x| x.is_nan()), "{isa}");
+        assert!(attend(&page, 0..39).iter().all(|x| x.is_finite()), "{isa}");
+    }
+}
