@@ -1,6 +1,6 @@
 //! What can be wrong with a GGUF file. Every error says where: the key or tensor, and the byte offset.
 
-use crate::{DTypeError, SourceError};
+use crate::{DType, DTypeError, SourceError};
 
 /// A refusal of a GGUF file.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +57,8 @@ pub enum Problem {
     EmptyDim,
     #[error("the number of elements overflows")]
     Elements,
-    #[error("the rows of {row} elements are not whole blocks")]
-    Row {
-        row: u64,
-        #[source]
-        source: DTypeError,
-    },
+    #[error("the rows of {row} elements are not whole blocks of {dtype}")]
+    Row { row: u64, dtype: DType },
     #[error("the data offset {value} is not a multiple of the alignment {alignment}")]
     Misaligned { value: u64, alignment: u64 },
     #[error(

@@ -92,7 +92,9 @@ fn read_layout(cursor: &mut Cursor, alignment: u64) -> Result<Layout, Problem> {
     let dtype = DType::from_ggml_id(cursor.u32()?)?;
     // Blocks lie along the innermost dimension, which the file names first.
     let row = shape.first().map_or(1, |&row| row as u64);
-    dtype.bytes(row).map_err(|source| Problem::Row { row, source })?;
+    if !row.is_multiple_of(dtype.block_elements() as u64) {
+        return Err(Problem::Row { row, dtype });
+    }
     shape.reverse();
     let bytes = dtype.bytes(elements)?;
     let offset = cursor.u64()?;
