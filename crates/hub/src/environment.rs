@@ -181,19 +181,19 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| OsString::from(value))
         };
-        Environment::from_lookup(find, Some(PathBuf::from("/home/u")))
+        Environment::from_lookup(find, Some(PathBuf::from("/u")))
     }
 
     #[test]
     fn cache_folder_precedence() {
         let cases: [(&[(&str, &str)], &str); 7] = [
-            (&[], "/home/u/.cache/huggingface/hub"),
+            (&[], "/u/.cache/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
             (&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "/h")], "/h/hub"),
-            (&[("HF_HOME", "~/h")], "/home/u/h/hub"),
+            (&[("HF_HOME", "~/h")], "/u/h/hub"),
             (&[("HF_HOME", "/h"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
             (&[("HUGGINGFACE_HUB_CACHE", "/old"), ("HF_HUB_CACHE", "/new")], "/new"),
-            (&[("HF_HUB_CACHE", "")], "/home/u/.cache/huggingface/hub"),
+            (&[("HF_HUB_CACHE", "")], "/u/.cache/huggingface/hub"),
         ];
         for (pairs, expected) in cases {
             assert_eq!(read(pairs).cache, PathBuf::from(expected), "{pairs:?}");

@@ -377,18 +377,22 @@ fn request_error(address: &Address, error: ureq::Error) -> HttpError {
     }
 }
 
-/// Inside a body the HTTP crate wraps its own errors into those of the system.
+/// Inside a body, and below it, the HTTP and TLS crates wrap their own errors into those of the system.
 fn io_error(address: &Address, error: &io::Error) -> HttpError {
     let host = address.host().to_owned();
-    if error.kind() == io::ErrorKind::TimedOut {
-        return HttpError::Timeout {
+    match error.kind() {
+        io::ErrorKind::TimedOut => HttpError::Timeout {
             host,
             phase: "the next bytes".to_owned(),
-        };
-    }
-    HttpError::Unreachable {
-        host,
-        reason: error.to_string(),
+        },
+        io::ErrorKind::InvalidData if address.is_https() => HttpError::Tls {
+            host,
+            reason: error.to_string(),
+        },
+        _ => HttpError::Unreachable {
+            host,
+            reason: error.to_string(),
+        },
     }
 }
 

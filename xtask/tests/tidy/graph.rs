@@ -16,8 +16,19 @@ const EDGES: &[(&str, &[&str])] = &[
     ("goldcrest-hub", &[]),
     ("goldcrest-model", &["goldcrest-format"]),
     ("goldcrest-text", &["goldcrest-format"]),
-    ("goldcrest-cpu", &["goldcrest-format", "goldcrest-model", "goldcrest-kernels"]),
-    ("goldcrest-engine", &["goldcrest-format", "goldcrest-model", "goldcrest-kernels", "goldcrest-cpu"]),
+    (
+        "goldcrest-cpu",
+        &["goldcrest-format", "goldcrest-model", "goldcrest-kernels"],
+    ),
+    (
+        "goldcrest-engine",
+        &[
+            "goldcrest-format",
+            "goldcrest-model",
+            "goldcrest-kernels",
+            "goldcrest-cpu",
+        ],
+    ),
     (
         "goldcrest",
         &[
@@ -34,8 +45,10 @@ const EDGES: &[(&str, &[&str])] = &[
 ];
 
 /// Packages from outside: for who embeds the engine (download aside), and for the whole command.
-const BUDGETS: &[(&[&str], usize)] =
-    &[(&["goldcrest-engine", "goldcrest-text"], 100), (&["goldcrest", "goldcrest-hub"], 200)];
+const BUDGETS: &[(&[&str], usize)] = &[
+    (&["goldcrest-engine", "goldcrest-text"], 100),
+    (&["goldcrest", "goldcrest-hub"], 200),
+];
 
 const LICENCES: [&str; 12] = [
     "0BSD",
@@ -67,11 +80,16 @@ pub(crate) struct Graph {
 
 impl Graph {
     pub(crate) fn of_workspace() -> Self {
-        let mut graph = Self { dependencies: declared(), ..Self::default() };
+        let mut graph = Self {
+            dependencies: declared(),
+            ..Self::default()
+        };
         for (roots, _) in BUDGETS {
             let packages = tree(roots);
             let names = packages.keys().cloned().collect();
-            graph.outside.insert(roots.iter().map(ToString::to_string).collect(), names);
+            graph
+                .outside
+                .insert(roots.iter().map(ToString::to_string).collect(), names);
             graph.licences.extend(packages);
         }
         graph
@@ -81,16 +99,22 @@ impl Graph {
         let mut found = Vec::new();
         for (name, dependencies) in &self.dependencies {
             let Some((_, allowed)) = EDGES.iter().find(|(known, _)| known == name) else {
-                found.push(in_manifest(format!("the crate {name} is not on the map; add it here and to ARCHITECTURE.md")));
+                found.push(in_manifest(format!(
+                    "the crate {name} is not on the map; add it here and to ARCHITECTURE.md"
+                )));
                 continue;
             };
             for dependency in dependencies {
                 let ours = self.dependencies.contains_key(dependency);
-                let wrapped = DEPENDENCIES.iter().any(|(known, _)| *known == dependency.replace('-', "_"));
+                let wrapped = DEPENDENCIES
+                    .iter()
+                    .any(|(known, _)| *known == dependency.replace('-', "_"));
                 if ours && !allowed.contains(&dependency.as_str()) {
                     found.push(in_manifest(format!("{name} must not depend on {dependency}")));
                 } else if !ours && !wrapped {
-                    found.push(in_manifest(format!("{dependency}, needed by {name}, has no module that wraps it")));
+                    found.push(in_manifest(format!(
+                        "{dependency}, needed by {name}, has no module that wraps it"
+                    )));
                 }
             }
         }
@@ -103,7 +127,10 @@ impl Graph {
             let roots: Vec<String> = roots.iter().map(ToString::to_string).collect();
             let count = self.outside.get(&roots).map_or(0, BTreeSet::len);
             if count > *limit {
-                found.push(in_manifest(format!("{} need {count} packages, at most {limit}", roots.join(" and "))));
+                found.push(in_manifest(format!(
+                    "{} need {count} packages, at most {limit}",
+                    roots.join(" and ")
+                )));
             }
         }
         found
@@ -111,23 +138,40 @@ impl Graph {
 
     pub(crate) fn restrictive_licences(&self) -> Vec<Violation> {
         let restrictive = self.licences.iter().filter(|(_, licence)| !is_permissive(licence));
-        restrictive.map(|(package, licence)| in_manifest(format!("{package} has the licence {licence:?}"))).collect()
+        restrictive
+            .map(|(package, licence)| in_manifest(format!("{package} has the licence {licence:?}")))
+            .collect()
     }
 
     pub(crate) fn native_builds(&self) -> Vec<Violation> {
         let packages = self.licences.keys();
-        let native = packages.filter(|package| NATIVE_BUILDERS.contains(&package.split(' ').next().unwrap_or_default()));
-        native.map(|package| in_manifest(format!("{package} builds native code"))).collect()
+        let native =
+            packages.filter(|package| NATIVE_BUILDERS.contains(&package.split(' ').next().unwrap_or_default()));
+        native
+            .map(|package| in_manifest(format!("{package} builds native code")))
+            .collect()
     }
 }
 
 fn in_manifest(message: String) -> Violation {
-    Violation { path: "Cargo.toml".to_owned(), line: 0, message }
+    Violation {
+        path: "Cargo.toml".to_owned(),
+        line: 0,
+        message,
+    }
 }
 
 fn cargo(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().expect("cargo");
-    assert!(output.status.success(), "cargo {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("cargo");
+    assert!(
+        output.status.success(),
+        "cargo {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
@@ -138,23 +182,40 @@ fn declared() -> BTreeMap<String, BTreeSet<String>> {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
     let product = |package: &Value| {
-        let dependencies = list(package, "dependencies").into_iter().filter(|dependency| dependency["kind"] != "dev");
+        let dependencies = list(package, "dependencies")
+            .into_iter()
+            .filter(|dependency| dependency["kind"] != "dev");
         dependencies.map(|dependency| text(&dependency, "name")).collect()
     };
-    list(&metadata, "packages").iter().map(|package| (text(package, "name"), product(package))).collect()
+    list(&metadata, "packages")
+        .iter()
+        .map(|package| (text(package, "name"), product(package)))
+        .collect()
 }
 
 /// Packages from outside that are built for some crates, `name vVERSION`, with their licences.
 fn tree(roots: &[&str]) -> BTreeMap<String, String> {
-    let mut arguments = vec!["tree", "--edges", "normal,build", "--prefix", "none", "--format", "{p}|{l}"];
+    let mut arguments = vec![
+        "tree",
+        "--edges",
+        "normal,build",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}|{l}",
+    ];
     for root in roots {
         arguments.extend(["--package", root]);
     }
     let text = cargo(&arguments);
-    let lines = text.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));
+    let lines = text
+        .lines()
+        .filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));
     // Ours are shown with their folder.
     let outside = lines.filter(|(package, _)| !package.contains(" (/") && !package.contains(":\\"));
-    outside.map(|(package, licence)| (package.replace(" (proc-macro)", ""), licence.to_owned())).collect()
+    outside
+        .map(|(package, licence)| (package.replace(" (proc-macro)", ""), licence.to_owned()))
+        .collect()
 }
 
 /// Whether an SPDX expression can be met by permissive licences alone. An old spelling of OR is a slash.
@@ -208,17 +269,29 @@ mod tests {
     }
 
     fn graph(dependencies: &[(&str, &[&str])]) -> Graph {
-        let dependencies = dependencies.iter().map(|(name, needs)| ((*name).to_owned(), set(needs))).collect();
-        Graph { dependencies, ..Graph::default() }
+        let dependencies = dependencies
+            .iter()
+            .map(|(name, needs)| ((*name).to_owned(), set(needs)))
+            .collect();
+        Graph {
+            dependencies,
+            ..Graph::default()
+        }
     }
 
     #[test]
     fn edges_off_the_map_are_found() {
-        let right: [(&str, &[&str]); 2] = [("goldcrest-format", &["half"]), ("goldcrest-model", &["goldcrest-format"])];
+        let right: [(&str, &[&str]); 2] = [
+            ("goldcrest-format", &["half"]),
+            ("goldcrest-model", &["goldcrest-format"]),
+        ];
         assert_eq!(graph(&right).forbidden_edges(), []);
         let wrong: [(&str, &[&str]); 2] = [("goldcrest-format", &["goldcrest-model"]), ("goldcrest-model", &[])];
         assert_eq!(graph(&wrong).forbidden_edges().len(), 1);
-        assert_eq!(graph(&[("goldcrest-format", &["unheard-of"])]).forbidden_edges().len(), 1);
+        assert_eq!(
+            graph(&[("goldcrest-format", &["unheard-of"])]).forbidden_edges().len(),
+            1
+        );
         assert_eq!(graph(&[("goldcrest-new", &[])]).forbidden_edges().len(), 1);
     }
 
@@ -228,7 +301,12 @@ mod tests {
         let with = |count: usize| {
             let packages = (0..count).map(|i| format!("p{i} v1.0.0")).collect();
             let outside = BTreeMap::from([(roots.iter().map(ToString::to_string).collect(), packages)]);
-            Graph { outside, ..Graph::default() }.over_budget().len()
+            Graph {
+                outside,
+                ..Graph::default()
+            }
+            .over_budget()
+            .len()
         };
         assert_eq!((with(limit), with(limit + 1)), (0, 1));
     }
@@ -247,7 +325,13 @@ mod tests {
 
     #[test]
     fn licence_expressions() {
-        let right = ["MIT", "MIT OR GPL-3.0", "Apache-2.0/MIT", "(MIT OR GPL-3.0) AND Unicode-3.0", "Apache-2.0 WITH LLVM-exception"];
+        let right = [
+            "MIT",
+            "MIT OR GPL-3.0",
+            "Apache-2.0/MIT",
+            "(MIT OR GPL-3.0) AND Unicode-3.0",
+            "Apache-2.0 WITH LLVM-exception",
+        ];
         for expression in right {
             assert!(is_permissive(expression), "{expression}");
         }

@@ -21,19 +21,28 @@ struct Violation {
 }
 
 fn violation(source: &Source, line: usize, message: impl Into<String>) -> Violation {
-    Violation { path: source.path.clone(), line, message: message.into() }
+    Violation {
+        path: source.path.clone(),
+        line,
+        message: message.into(),
+    }
 }
 
 fn report(violations: &[Violation]) {
-    let lines: Vec<String> =
-        violations.iter().map(|found| format!("{}:{}: {}", found.path, found.line, found.message)).collect();
+    let lines: Vec<String> = violations
+        .iter()
+        .map(|found| format!("{}:{}: {}", found.path, found.line, found.message))
+        .collect();
     assert!(lines.is_empty(), "{} violations:\n{}", lines.len(), lines.join("\n"));
 }
 
 fn check(rules: &[fn(&Source) -> Vec<Violation>]) {
     let files = source::repository();
     assert!(files.len() > 50, "only {} files were found", files.len());
-    let all: Vec<Violation> = files.iter().flat_map(|file| rules.iter().flat_map(|rule| rule(file))).collect();
+    let all: Vec<Violation> = files
+        .iter()
+        .flat_map(|file| rules.iter().flat_map(|rule| rule(file)))
+        .collect();
     report(&all);
 }
 
@@ -81,7 +90,9 @@ fn each_dependency_is_wrapped_once() {
 fn exemptions_are_of_files_that_exist() {
     let files = source::repository();
     let exempt = text::exempt_paths().chain(places::exempt_paths());
-    let gone: Vec<&str> = exempt.filter(|path| !files.iter().any(|file| file.path.starts_with(path))).collect();
+    let gone: Vec<&str> = exempt
+        .filter(|path| !files.iter().any(|file| file.path.starts_with(path)))
+        .collect();
     assert!(gone.is_empty(), "exempt, but not there: {gone:?}");
 }
 

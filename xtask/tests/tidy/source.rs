@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// A text file.
 pub(crate) struct Source {
@@ -16,8 +17,17 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Self {
-        let (code, uncommented) = if path.ends_with(".rs") { blank(text) } else { (String::new(), String::new()) };
-        Self { path: path.to_owned(), text: text.to_owned(), code, uncommented }
+        let (code, uncommented) = if path.ends_with(".rs") {
+            blank(text)
+        } else {
+            (String::new(), String::new())
+        };
+        Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+            code,
+            uncommented,
+        }
     }
 
     pub(crate) fn is_rust(&self) -> bool {
@@ -26,7 +36,10 @@ impl Source {
 
     /// A file of tests only.
     pub(crate) fn is_test(&self) -> bool {
-        let in_folder = self.path.split('/').any(|part| part == "tests" || part == "benches" || part == "fuzz_targets");
+        let in_folder = self
+            .path
+            .split('/')
+            .any(|part| part == "tests" || part == "benches" || part == "fuzz_targets");
         in_folder || self.path.ends_with("/tests.rs")
     }
 
@@ -35,19 +48,35 @@ impl Source {
         let end = self.code.find("#[cfg(test)]\nmod tests {").unwrap_or(self.code.len());
         let lines = self.code.get(..end).map_or(0, |text| text.lines().count());
         let lines = if self.is_test() { 0 } else { lines };
-        code.lines().enumerate().map(|(index, line)| (index + 1, line)).take(lines)
+        code.lines()
+            .enumerate()
+            .map(|(index, line)| (index + 1, line))
+            .take(lines)
     }
 }
 
-/// All text files that git knows or would add.
-pub(crate) fn repository() -> Vec<Source> {
+/// All text files that git knows or would add, read once.
+pub(crate) fn repository() -> &'static [Source] {
+    static FILES: OnceLock<Vec<Source>> = OnceLock::new();
+    FILES.get_or_init(read_repository)
+}
+
+fn read_repository() -> Vec<Source> {
     let root = root();
     let arguments = ["ls-files", "--cached", "--others", "--exclude-standard", "-z"];
-    let output = Command::new("git").args(arguments).current_dir(root).output().expect("git");
+    let output = Command::new("git")
+        .args(arguments)
+        .current_dir(root)
+        .output()
+        .expect("git");
     assert!(output.status.success(), "git ls-files failed");
     let names = String::from_utf8(output.stdout).expect("names in UTF-8");
     let read = |name: &str| Some(Source::new(name, &std::fs::read_to_string(root.join(name)).ok()?));
-    names.split('\0').filter(|name| !name.is_empty()).filter_map(read).collect()
+    names
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .filter_map(read)
+        .collect()
 }
 
 pub(crate) fn root() -> &'static Path {
@@ -66,7 +95,11 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
 
 /// Blanks (comments and insides of literals, comments alone).
 fn blank(text: &str) -> (String, String) {
-    let mut lexer = Lexer { rest: text, code: String::new(), uncommented: String::new() };
+    let mut lexer = Lexer {
+        rest: text,
+        code: String::new(),
+        uncommented: String::new(),
+    };
     while !lexer.rest.is_empty() {
         lexer.step();
     }
@@ -81,7 +114,11 @@ struct Lexer<'a> {
 
 impl Lexer<'_> {
     fn step(&mut self) {
-        let after_word = self.code.chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_');
+        let after_word = self
+            .code
+            .chars()
+            .next_back()
+            .is_some_and(|c| c.is_alphanumeric() || c == '_');
         if self.rest.starts_with("//") {
             let end = self.rest.find('\n').unwrap_or(self.rest.len());
             self.take(end, false, false);
@@ -101,7 +138,12 @@ impl Lexer<'_> {
 
     fn take(&mut self, bytes: usize, in_code: bool, in_uncommented: bool) {
         let (taken, rest) = self.rest.split_at(bytes);
-        let blanked = || taken.chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect::<String>();
+        let blanked = || {
+            taken
+                .chars()
+                .map(|c| if c == '\n' { '\n' } else { ' ' })
+                .collect::<String>()
+        };
         self.code += &if in_code { taken.to_owned() } else { blanked() };
         self.uncommented += &if in_uncommented { taken.to_owned() } else { blanked() };
         self.rest = rest;
@@ -159,7 +201,10 @@ fn char_bytes(text: &str) -> Option<usize> {
 fn comments_and_literals_become_blanks() {
     let text = "a(\"x // y\\\"z\"); // c\n'q' 'l r#\"raw \" \"# /* a /* b */ c */ d b'\\'' e\n";
     let source = Source::new("a.rs", text);
-    assert_eq!(source.code.split_whitespace().collect::<Vec<_>>(), ["a(", ");", "'l", "d", "b", "e"]);
+    assert_eq!(
+        source.code.split_whitespace().collect::<Vec<_>>(),
+        ["a(", ");", "'l", "d", "b", "e"]
+    );
     assert_eq!(source.code.lines().count(), 2);
     assert!(source.uncommented.contains("x // y") && !source.uncommented.contains("// c"));
 }
@@ -173,5 +218,12 @@ fn words_are_whole() {
 fn product_lines_end_where_tests_begin() {
     let text = "a\n#[cfg(test)]\nmod tests {\n}\n";
     let lines = |path: &str| Source::new(path, text).product_lines(text).count();
-    assert_eq!((lines("crates/x/src/a.rs"), lines("crates/x/tests/a.rs"), lines("crates/x/src/a/tests.rs")), (1, 0, 0));
+    assert_eq!(
+        (
+            lines("crates/x/src/a.rs"),
+            lines("crates/x/tests/a.rs"),
+            lines("crates/x/src/a/tests.rs")
+        ),
+        (1, 0, 0)
+    );
 }

@@ -8,8 +8,10 @@ const MAX_FILE_LINES: usize = 600;
 const MAX_KERNEL_FILE_LINES: usize = 1000;
 
 /// Tables of numbers that are longer than a file should be, and why they are one file.
-const DATA_TABLES: &[(&str, &str)] =
-    &[("crates/format/src/blocks/grids.rs", "the grids of the IQ block types, as published")];
+const DATA_TABLES: &[(&str, &str)] = &[(
+    "crates/format/src/blocks/grids.rs",
+    "the grids of the IQ block types, as published",
+)];
 
 pub(crate) fn exempt_paths() -> impl Iterator<Item = &'static str> {
     DATA_TABLES.iter().map(|(path, _)| *path)
@@ -17,7 +19,9 @@ pub(crate) fn exempt_paths() -> impl Iterator<Item = &'static str> {
 
 /// Written by people, as opposed to fixtures and generated files.
 fn is_prose_or_code(source: &Source) -> bool {
-    let by_ending = [".rs", ".md", ".toml", ".sh", ".py", ".yml"].iter().any(|ending| source.path.ends_with(ending));
+    let by_ending = [".rs", ".md", ".toml", ".sh", ".py", ".yml"]
+        .iter()
+        .any(|ending| source.path.ends_with(ending));
     by_ending || source.path == ".ci/run"
 }
 
@@ -29,18 +33,31 @@ pub(crate) fn line_length(source: &Source) -> Vec<Violation> {
     if !is_prose_or_code(source) || is_data(source) {
         return Vec::new();
     }
-    let lines = source.text.lines().enumerate().map(|(index, line)| (index + 1, line.chars().count()));
+    let lines = source
+        .text
+        .lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line.chars().count()));
     let long = lines.filter(|(_, chars)| *chars > MAX_LINE_CHARS);
-    long.map(|(line, chars)| violation(source, line, format!("{chars} characters, at most {MAX_LINE_CHARS}"))).collect()
+    long.map(|(line, chars)| violation(source, line, format!("{chars} characters, at most {MAX_LINE_CHARS}")))
+        .collect()
 }
 
 pub(crate) fn file_length(source: &Source) -> Vec<Violation> {
     if !source.is_rust() || is_data(source) {
         return Vec::new();
     }
-    let limit = if source.path.starts_with("crates/kernels/") { MAX_KERNEL_FILE_LINES } else { MAX_FILE_LINES };
+    let limit = if source.path.starts_with("crates/kernels/") {
+        MAX_KERNEL_FILE_LINES
+    } else {
+        MAX_FILE_LINES
+    };
     let lines = source.text.lines().count();
-    if lines <= limit { Vec::new() } else { vec![violation(source, 0, format!("{lines} lines, at most {limit}"))] }
+    if lines <= limit {
+        Vec::new()
+    } else {
+        vec![violation(source, 0, format!("{lines} lines, at most {limit}"))]
+    }
 }
 
 /// Words are written apart here, so that this file does not hold them.
@@ -63,13 +80,24 @@ pub(crate) fn unfinished(source: &Source) -> Vec<Violation> {
 }
 
 pub(crate) fn machine_paths(source: &Source) -> Vec<Violation> {
-    const FOLDERS: [&str; 5] =
-        [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/Us", "ers/"), concat!("/tm", "p/")];
-    const HOSTS: [&str; 4] =
-        [concat!("pypi", ".org"), concat!("python", "hosted"), concat!("index.", "crates.io"), concat!("static.", "crates.io")];
+    const FOLDERS: [&str; 5] = [
+        concat!("/ho", "me/"),
+        concat!("/ro", "ot/"),
+        concat!("/wo", "rk/"),
+        concat!("/Us", "ers/"),
+        concat!("/tm", "p/"),
+    ];
+    const HOSTS: [&str; 4] = [
+        concat!("pypi", ".org"),
+        concat!("python", "hosted"),
+        concat!("index.", "crates.io"),
+        concat!("static.", "crates.io"),
+    ];
     let begins_a_path = |line: &str, folder: &str| {
-        let is_inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '~' | '}' | '>' | ')' | '$' | '*');
-        line.match_indices(folder).any(|(at, _)| !line[..at].chars().next_back().is_some_and(is_inside))
+        let is_inside =
+            |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '~' | '}' | '>' | ')' | '$' | '*');
+        line.match_indices(folder)
+            .any(|(at, _)| !line[..at].chars().next_back().is_some_and(is_inside))
     };
     let mut found = Vec::new();
     for (index, line) in source.text.lines().enumerate() {
@@ -107,7 +135,12 @@ mod tests {
 
     #[test]
     fn unfinished_work_is_found() {
-        for text in [concat!("// TO", "DO: later"), concat!("to", "do!()"), concat!("unimple", "mented!()"), concat!("db", "g!(x)")] {
+        for text in [
+            concat!("// TO", "DO: later"),
+            concat!("to", "do!()"),
+            concat!("unimple", "mented!()"),
+            concat!("db", "g!(x)"),
+        ] {
             assert_eq!(count(unfinished, "a.rs", text), 1, "{text}");
         }
         assert_eq!(count(unfinished, "a.rs", "let todos = method();"), 0);
@@ -115,7 +148,11 @@ mod tests {
 
     #[test]
     fn paths_and_hosts_are_found() {
-        for text in [concat!("at /ho", "me/someone/x"), concat!("\"/wo", "rk/main\""), concat!("https://pypi", ".org/simple")] {
+        for text in [
+            concat!("at /ho", "me/someone/x"),
+            concat!("\"/wo", "rk/main\""),
+            concat!("https://pypi", ".org/simple"),
+        ] {
             assert_eq!(count(machine_paths, "a.md", text), 1, "{text}");
         }
         assert_eq!(count(machine_paths, "a.md", "crates/work/x and frame-work/x"), 0);

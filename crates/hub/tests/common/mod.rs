@@ -1,5 +1,8 @@
 //! A hub in miniature on the loopback interface, and folders that go away.
 
+// Each test file uses a part of this.
+#![allow(dead_code)]
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -198,6 +201,10 @@ impl Published {
 
 /// The answer of the hub about a revision.
 pub fn listing(files: &[Published]) -> Reply {
+    Reply::new(200, listing_text(files))
+}
+
+pub fn listing_text(files: &[Published]) -> String {
     let entries = files.iter().map(|file| {
         let (name, etag, bytes) = (file.name, &file.etag, file.content.len());
         if etag.len() == 64 {
@@ -209,10 +216,7 @@ pub fn listing(files: &[Published]) -> Reply {
         }
     });
     let siblings = entries.collect::<Vec<_>>().join(",");
-    Reply::new(
-        200,
-        format!(r#"{{"sha":"{COMMIT}","cardData":{{"license":"mit"}},"siblings":[{siblings}]}}"#),
-    )
+    format!(r#"{{"sha":"{COMMIT}","cardData":{{"license":"mit"}},"siblings":[{siblings}]}}"#)
 }
 
 /// A well-behaved hub that holds one repository.
