@@ -1,3 +1,17 @@
-//! See ARCHITECTURE.md.
+//! Engines and sessions: the two nouns of Goldcrest.
+//!
+//! An [`Engine`] is a model ready to run: weights, plan, back end, immutable after it was opened. A [`Session`] is one sequence:
+//! the ids fed so far and the state they produced. [`sample`] turns logits into tokens. This crate knows ids, not text.
 
+mod counters;
+mod engine;
 pub mod sample;
+mod session;
+
+pub use counters::{Counters, OpCounters, Phase, PhaseCounters};
+pub use engine::{Engine, EngineOptions, OpenError};
+pub use goldcrest_kernels::{Isa, KvElement};
+pub use goldcrest_model::backend::{Interrupted, Probe};
+pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};
+pub use goldcrest_model::spec::ModelSpec;
+pub use session::{Chunk, FeedError, RewindError, Session, SessionError, Want, Watch};

@@ -59,8 +59,8 @@ pub trait Backend {
     /// Most rows of one call.
     fn max_rows(&self, program: &Self::Program) -> usize;
 
-    /// Feeds the batch and commits it: `logits` receives `[wanted rows, vocabulary]`, and each state grows by its part. On an error no state
-    /// has changed. The caller has checked ids, capacities and lengths.
+    /// Feeds the batch and commits it: `logits` receives `[wanted rows, vocabulary]`, and each state grows by its part. On an error no
+    /// state has changed. The caller has checked ids, capacities and lengths.
     fn forward(
         &self,
         program: &Self::Program,

@@ -1,0 +1,3 @@
+//! The parts of the `goldcrest` command.
+
+pub mod verify;

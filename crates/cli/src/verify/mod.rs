@@ -1,0 +1,9 @@
+//! Runs a golden case (`tests/goldens/README.md`) and judges the engine by the reference implementation's outputs.
+
+mod case;
+mod perturb;
+mod run;
+
+pub use case::{Case, CaseError};
+pub use perturb::PerturbError;
+pub use run::{Options, Report, ResidualError, VerifyError, verify};

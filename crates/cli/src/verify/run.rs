@@ -1,0 +1,224 @@
+//! Feeds a case and compares.
+
+use std::path::{Path, PathBuf};
+
+use goldcrest_engine::{Chunk, Engine, EngineOptions, FeedError, Interrupted, OpenError, Op, Probe, SessionError, Want, Watch};
+use goldcrest_format::{Checkpoint, FormatError};
+use serde::Serialize;
+
+use super::case::{Case, CaseError};
+use super::perturb::{PerturbError, perturb};
+
+/// Largest difference of a residual, in standard deviations of the reference tensor.
+const RESIDUAL_BOUND: f64 = 2e-4;
+
+/// How to run a case.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Tokens a chunk; `None`: the prompt whole.
+    pub chunk: Option<usize>,
+    /// The model in another file than the case's own checkpoint.
+    pub model: Option<PathBuf>,
+    /// A key of the configuration to change.
+    pub perturb: Option<String>,
+    /// How to compute.
+    pub engine: EngineOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { chunk: None, model: None, perturb: None, engine: EngineOptions::exact() }
+    }
+}
+
+/// Why a case could not be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerifyError {
+    #[error(transparent)]
+    Case(#[from] CaseError),
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    #[error(transparent)]
+    Perturb(#[from] PerturbError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// Another model's outputs.
+    #[error("the case's logits have {expected} columns, the model's vocabulary has {found} tokens")]
+    Vocabulary { expected: usize, found: usize },
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub case: String,
+    /// Largest difference of a prompt's logit.
+    pub logits_max_abs: f64,
+    /// Largest difference of a logit while following the greedy ids.
+    pub step_logits_max_abs: f64,
+    /// The bound of both.
+    pub bound: f64,
+    /// `logits_max_abs` in units of the reference's own rounding noise.
+    pub ratio_to_noise_floor: f64,
+    /// Steps whose best id is not the reference's.
+    pub wrong_greedy_steps: Vec<usize>,
+    /// Boundaries that differ too much, first of them first.
+    pub wrong_residuals: Vec<ResidualError>,
+    /// FNV-1a (64 bits) of all logits, prompt and steps, as little-endian f32.
+    pub logits_hash: String,
+    pub passed: bool,
+}
+
+/// A residual stream that differs too much.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ResidualError {
+    /// It enters this layer.
+    pub layer: usize,
+    /// Largest difference, in standard deviations.
+    pub relative: f64,
+}
+
+/// Runs the case in `folder`.
+///
+/// # Errors
+/// [`VerifyError`] if it cannot be run; a case that runs and differs is a [`Report`] with `passed` false.
+pub fn verify(folder: &Path, options: &Options) -> Result<Report, VerifyError> {
+    let case = Case::open(folder)?;
+    let mut checkpoint = Checkpoint::open(options.model.as_deref().unwrap_or(folder))?;
+    if let Some(key) = &options.perturb {
+        perturb(checkpoint.config_mut(), key)?;
+    }
+    let engine = Engine::open(&checkpoint, options.engine)?;
+    let vocabulary = engine.spec().vocabulary;
+    let expected = case.logits.len() / case.file.prompt_ids.len().max(1);
+    if vocabulary != expected {
+        return Err(VerifyError::Vocabulary { expected, found: vocabulary });
+    }
+    let outputs = run(&case, &engine, options.chunk)?;
+    Ok(judge(&case, &outputs, vocabulary))
+}
+
+struct Outputs {
+    logits: Vec<f32>,
+    step_logits: Vec<f32>,
+    residuals: Vec<Vec<f32>>,
+}
+
+fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, VerifyError> {
+    let (prompt, greedy) = (&case.file.prompt_ids, &case.file.greedy_ids);
+    let vocabulary = engine.spec().vocabulary;
+    let mut session = engine.session(prompt.len() + greedy.len())?;
+    let mut logits = vec![0.0; prompt.len() * vocabulary];
+    let mut capture = Capture::new(engine, &case.file.sampled_positions);
+    for ids in prompt.chunks(chunk.unwrap_or(prompt.len()).max(1)) {
+        let start = session.position();
+        let out = &mut logits[start * vocabulary..][..ids.len() * vocabulary];
+        let watch = Watch { cancel: None, probe: Some(&mut capture) };
+        session.feed_watched(Chunk { start, ids, want: Want::All }, out, watch)?;
+    }
+    let mut step_logits = logits[(prompt.len() - 1) * vocabulary..].to_vec();
+    let mut row = vec![0.0; vocabulary];
+    for id in &greedy[..greedy.len() - 1] {
+        let start = session.position();
+        session.feed(Chunk { start, ids: &[*id], want: Want::Last }, &mut row)?;
+        step_logits.extend_from_slice(&row);
+    }
+    Ok(Outputs { logits, step_logits, residuals: capture.residuals })
+}
+
+/// Keeps the residual stream at some positions.
+struct Capture<'a> {
+    hidden: usize,
+    positions: &'a [usize],
+    /// Position of the call's first row.
+    start: usize,
+    residuals: Vec<Vec<f32>>,
+}
+
+impl<'a> Capture<'a> {
+    fn new(engine: &Engine, positions: &'a [usize]) -> Self {
+        let residuals = vec![Vec::new(); engine.spec().layers.len() + 1];
+        Capture { hidden: engine.spec().hidden, positions, start: 0, residuals }
+    }
+}
+
+impl Probe for Capture<'_> {
+    fn after_op(&mut self, _: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted> {
+        let Op::Boundary { layer, .. } = *op else { return Ok(()) };
+        let rows = boundary.len() / self.hidden;
+        for position in self.positions.iter().filter(|position| (self.start..self.start + rows).contains(position)) {
+            let row = position - self.start;
+            self.residuals[layer].extend_from_slice(&boundary[row * self.hidden..][..self.hidden]);
+        }
+        if layer + 1 == self.residuals.len() {
+            self.start += rows;
+        }
+        Ok(())
+    }
+}
+
+fn judge(case: &Case, outputs: &Outputs, vocabulary: usize) -> Report {
+    let bound = case.file.tolerance.float32_max_abs;
+    let logits_max_abs = max_difference(&case.logits, &outputs.logits);
+    let step_logits_max_abs = max_difference(&case.step_logits, &outputs.step_logits);
+    let steps = outputs.step_logits.chunks_exact(vocabulary).zip(&case.file.greedy_ids).enumerate();
+    let wrong_greedy_steps: Vec<usize> =
+        steps.filter(|(_, (row, id))| best(row) != **id as usize).map(|(step, _)| step).collect();
+    let wrong_residuals: Vec<ResidualError> = case
+        .residuals
+        .iter()
+        .zip(&outputs.residuals)
+        .enumerate()
+        .map(|(layer, (want, got))| ResidualError { layer, relative: max_difference(want, got) / deviation(want) })
+        .filter(|error| !(error.relative <= RESIDUAL_BOUND))
+        .collect();
+    let passed = logits_max_abs <= bound
+        && step_logits_max_abs <= bound
+        && wrong_greedy_steps.is_empty()
+        && wrong_residuals.is_empty()
+        && case.residuals.len() == outputs.residuals.len();
+    Report {
+        case: case.file.case.clone(),
+        logits_max_abs,
+        step_logits_max_abs,
+        bound,
+        ratio_to_noise_floor: logits_max_abs / case.file.noise_floor.prompt,
+        wrong_greedy_steps,
+        wrong_residuals,
+        logits_hash: hash(&[&outputs.logits, &outputs.step_logits]),
+        passed,
+    }
+}
+
+/// Largest absolute difference; NaN or another length counts as infinite.
+fn max_difference(want: &[f32], got: &[f32]) -> f64 {
+    if want.len() != got.len() {
+        return f64::INFINITY;
+    }
+    let difference = |(a, b): (&f32, &f32)| (f64::from(*a) - f64::from(*b)).abs();
+    let differences = want.iter().zip(got).map(difference);
+    differences.fold(0.0, |max, d| if d.is_nan() { f64::INFINITY } else { d.max(max) })
+}
+
+fn deviation(values: &[f32]) -> f64 {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+    (values.iter().map(|x| (f64::from(*x) - mean) * (f64::from(*x) - mean)).sum::<f64>() / count).sqrt()
+}
+
+fn best(row: &[f32]) -> usize {
+    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap_or(0)
+}
+
+/// FNV-1a of 64 bits over little-endian f32.
+pub(crate) fn hash(slices: &[&[f32]]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in slices.iter().flat_map(|slice| slice.iter()).flat_map(|x| x.to_le_bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}

@@ -1,0 +1,158 @@
+//! Where time and bytes go: counted for each kind of op, apart for prefill and decode.
+
+use std::time::{Duration, Instant};
+
+use goldcrest_model::backend::{Interrupted, Probe};
+use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
+
+use crate::engine::Engine;
+
+/// What a forward call does for its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Several rows.
+    Prefill,
+    /// One row.
+    Decode,
+}
+
+/// Counts of a session.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// Calls of several rows.
+    pub prefill: PhaseCounters,
+    /// Calls of one row.
+    pub decode: PhaseCounters,
+}
+
+/// Counts of one phase.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PhaseCounters {
+    /// Forward calls.
+    pub calls: u64,
+    /// Rows fed.
+    pub tokens: u64,
+    /// By the discriminant of [`OpKind`].
+    ops: [OpCounters; OpKind::ALL.len()],
+}
+
+/// Counts of one kind of op.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpCounters {
+    /// Ops run.
+    pub runs: u64,
+    /// Wall time.
+    pub time: Duration,
+    /// Bytes of weights and of stored keys and values that were read or written, as stored.
+    pub bytes: u64,
+}
+
+impl PhaseCounters {
+    /// Counts of one kind of op.
+    pub fn op(&self, kind: OpKind) -> OpCounters {
+        self.ops[kind as usize]
+    }
+
+    /// Wall time of all ops.
+    pub fn time(&self) -> Duration {
+        self.ops.iter().map(|op| op.time).sum()
+    }
+}
+
+impl Counters {
+    pub(crate) fn add(&mut self, call: &CountingProbe) {
+        let phase = match call.phase {
+            Phase::Prefill => &mut self.prefill,
+            Phase::Decode => &mut self.decode,
+        };
+        phase.calls += 1;
+        phase.tokens += call.rows as u64;
+        for (sum, op) in phase.ops.iter_mut().zip(&call.ops) {
+            sum.runs += op.runs;
+            sum.time += op.time;
+            sum.bytes += op.bytes;
+        }
+    }
+}
+
+/// Counts one forward call, and passes on to another probe.
+pub(crate) struct CountingProbe<'a, 'p> {
+    plan: &'a Plan,
+    kv_element_bytes: usize,
+    phase: Phase,
+    /// Positions before the call.
+    start: usize,
+    rows: usize,
+    wanted: usize,
+    last: Instant,
+    ops: [OpCounters; OpKind::ALL.len()],
+    next: &'a mut Option<&'p mut dyn Probe>,
+}
+
+impl<'a, 'p> CountingProbe<'a, 'p> {
+    pub fn new(
+        engine: &'a Engine,
+        start: usize,
+        rows: usize,
+        wanted: usize,
+        next: &'a mut Option<&'p mut dyn Probe>,
+    ) -> Self {
+        CountingProbe {
+            plan: engine.plan(),
+            kv_element_bytes: engine.options().kv.bytes(),
+            phase: if rows == 1 { Phase::Decode } else { Phase::Prefill },
+            start,
+            rows,
+            wanted,
+            last: Instant::now(),
+            ops: Default::default(),
+            next,
+        }
+    }
+
+    /// Bytes that an op moves: weights once, keys and values as each row sees them.
+    fn bytes(&self, op: &Op) -> u64 {
+        match *op {
+            Op::Embed { table, .. } => self.weight_bytes(table.0, self.rows),
+            Op::MatMul { weight, out, .. } => {
+                let idle = self.plan.buffer(out).rows == Rows::Wanted && self.wanted == 0;
+                if idle { 0 } else { self.weight_bytes(weight.0, self.plan.matrix(weight).outputs()) }
+            }
+            Op::KvWrite { kv, .. } => self.position_bytes(kv.0) * self.rows as u64,
+            Op::Attend { kv, .. } => {
+                let window = self.plan.kvs[kv.0].window.unwrap_or(usize::MAX);
+                let seen: usize = (self.start..self.start + self.rows).map(|position| window.min(position + 1)).sum();
+                self.position_bytes(kv.0) * seen as u64
+            }
+            _ => 0,
+        }
+    }
+
+    fn weight_bytes(&self, matrix: usize, rows: usize) -> u64 {
+        let matrix = &self.plan.matrices[matrix];
+        matrix.dtype.bytes(matrix.cols as u64).unwrap_or(0) * rows as u64
+    }
+
+    fn position_bytes(&self, kv: usize) -> u64 {
+        let kv = &self.plan.kvs[kv];
+        (kv.heads * (kv.key_dim + kv.value_dim) * self.kv_element_bytes) as u64
+    }
+}
+
+impl Probe for CountingProbe<'_, '_> {
+    fn after_op(&mut self, index: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted> {
+        let now = Instant::now();
+        let bytes = self.bytes(op);
+        let counters = &mut self.ops[op.kind() as usize];
+        counters.runs += 1;
+        counters.time += now - self.last;
+        counters.bytes += bytes;
+        let passed_on = match &mut *self.next {
+            None => Ok(()),
+            Some(next) => next.after_op(index, op, boundary),
+        };
+        // What the other probe does is not the op's time.
+        self.last = Instant::now();
+        passed_on
+    }
+}

@@ -1,0 +1,135 @@
+//! A model, opened.
+
+use std::sync::Arc;
+
+use goldcrest_cpu::{Cpu, CpuError, CpuOptions, Program};
+use goldcrest_format::Checkpoint;
+use goldcrest_kernels::{Isa, KvElement};
+use goldcrest_model::backend::Backend;
+use goldcrest_model::plan::Activations;
+use goldcrest_model::{ModelSpec, Plan, PlanOptions, SpecError, read_spec};
+
+use crate::session::{Session, SessionError};
+
+/// How an engine computes. `activations` and `kv` decide results; the rest decides only speed and memory.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// How products with quantised weights see their input.
+    pub activations: Activations,
+    /// Element type of stored keys and values.
+    pub kv: KvElement,
+    /// `None`: as many as the machine has for us.
+    pub threads: Option<usize>,
+    /// `None`: the fastest instruction set that the machine has.
+    pub isa: Option<Isa>,
+    /// Most rows of one forward call; a longer chunk becomes several.
+    pub max_rows: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions { activations: Activations::Q8, kv: KvElement::F16, threads: None, isa: None, max_rows: 512 }
+    }
+}
+
+impl EngineOptions {
+    /// The numbers that are compared with a reference: nothing is quantised that the file does not quantise.
+    pub fn exact() -> Self {
+        EngineOptions { activations: Activations::F32, kv: KvElement::F32, ..EngineOptions::default() }
+    }
+}
+
+/// Why a model could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The files describe no model that can run here.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The back end could not load it.
+    #[error(transparent)]
+    Backend(#[from] CpuError),
+    /// A forward call needs at least one row.
+    #[error("max_rows is 0: a forward call needs at least one row")]
+    NoRows,
+}
+
+/// A model ready to run. Clones share everything.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    spec: ModelSpec,
+    backend: Cpu,
+    program: Program,
+    options: EngineOptions,
+}
+
+impl Engine {
+    /// Reads the model in `checkpoint` and loads its weights.
+    pub fn open(checkpoint: &Checkpoint, options: EngineOptions) -> Result<Engine, OpenError> {
+        if options.max_rows == 0 {
+            return Err(OpenError::NoRows);
+        }
+        let spec = read_spec(checkpoint)?;
+        let backend = Cpu::new(CpuOptions {
+            threads: options.threads,
+            isa: options.isa,
+            kv: options.kv,
+            max_rows: options.max_rows,
+        })?;
+        let plan = Self::plan_of(&spec, options.activations);
+        let program = backend.compile(plan, checkpoint)?;
+        Ok(Engine { inner: Arc::new(Inner { spec, backend, program, options }) })
+    }
+
+    /// The plan that [`Engine::open`] would run, without loading anything.
+    pub fn plan_of(spec: &ModelSpec, activations: Activations) -> Plan {
+        Plan::new(spec, PlanOptions { activations, integer_types: Cpu::integer_types })
+    }
+
+    /// An empty sequence of at most `capacity` positions.
+    pub fn session(&self, capacity: usize) -> Result<Session, SessionError> {
+        Session::new(self.clone(), capacity)
+    }
+
+    /// What the model is.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.inner.spec
+    }
+
+    /// What it runs.
+    pub fn plan(&self) -> &Plan {
+        self.inner.program.plan()
+    }
+
+    /// As it was opened.
+    pub fn options(&self) -> &EngineOptions {
+        &self.inner.options
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.inner.backend.threads()
+    }
+
+    /// The instruction set that computes.
+    pub fn isa(&self) -> Isa {
+        self.inner.backend.isa()
+    }
+
+    /// Bytes of weights in memory.
+    pub fn weight_bytes(&self) -> usize {
+        self.inner.program.weight_bytes()
+    }
+
+    pub(crate) fn backend(&self) -> &Cpu {
+        &self.inner.backend
+    }
+
+    pub(crate) fn program(&self) -> &Program {
+        &self.inner.program
+    }
+}
