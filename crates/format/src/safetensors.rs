@@ -35,8 +35,10 @@ pub enum SafetensorsError {
         left: u64,
     },
     /// The header is not what the format asks for.
-    #[error("header at byte 8: {reason}")]
+    #[error("header at byte {offset}: {reason}")]
     Header {
+        /// Offset in the file of the place where the parser stopped.
+        offset: u64,
         /// What the parser found.
         reason: String,
     },
@@ -117,7 +119,7 @@ pub fn read(source: &Source, number: usize) -> Result<Vec<TensorInfo>, Safetenso
     let mut bytes = vec![0; announced as usize];
     source.read_exact_at(LENGTH_BYTES, &mut bytes)?;
     refuse_duplicates(&bytes)?;
-    let header: Header = serde_json::from_slice(&bytes).map_err(header_error)?;
+    let header: Header = serde_json::from_slice(&bytes).map_err(|error| header_error(&bytes, error))?;
     let data_start = LENGTH_BYTES + announced;
     let wanted = data_start.saturating_add(header.data_len() as u64);
     if wanted != source.length() {
@@ -133,15 +135,24 @@ pub fn read(source: &Source, number: usize) -> Result<Vec<TensorInfo>, Safetenso
         .collect()
 }
 
-fn header_error(error: serde_json::Error) -> SafetensorsError {
+fn header_error(header: &[u8], error: serde_json::Error) -> SafetensorsError {
+    // Lines and columns count from 1; a header is one line unless a writer was unusual.
+    let before = error.line().saturating_sub(1);
+    let line_start: usize = header
+        .split_inclusive(|&byte| byte == b'\n')
+        .take(before)
+        .map(<[u8]>::len)
+        .sum();
+    let offset = LENGTH_BYTES + (line_start + error.column().saturating_sub(1)) as u64;
     SafetensorsError::Header {
+        offset,
         reason: shown(&error.to_string()),
     }
 }
 
 /// The library keeps the last of two entries with one name, so they are looked for here.
 fn refuse_duplicates(header: &[u8]) -> Result<(), SafetensorsError> {
-    let hf::Keys(names) = serde_json::from_slice(header).map_err(header_error)?;
+    let hf::Keys(names) = serde_json::from_slice(header).map_err(|error| header_error(header, error))?;
     let mut seen = HashSet::with_capacity(names.len());
     match names.iter().find(|name| !seen.insert(name.as_str())) {
         Some(name) => Err(SafetensorsError::Duplicate { name: shown(name) }),

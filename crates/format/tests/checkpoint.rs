@@ -344,3 +344,9 @@ fn float8_tensors_of_safetensors_decode() {
     assert_eq!(checkpoint.tensor("a").unwrap().dtype, DType::F8_E4M3);
     assert_eq!(decoded(&checkpoint, "a"), [1.0, -448.0]);
 }
+
+#[test]
+fn a_checkpoint_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Checkpoint>();
+}

@@ -426,6 +426,12 @@ fn safetensors_headers_are_not_believed() {
         read_safetensors(&safetensors(twice, &[0])),
         Err(SafetensorsError::Duplicate { .. })
     ));
+    let broken = safetensors("{\n\n  \"t\": 7}", &[]);
+    let result = read_safetensors(&broken);
+    assert!(
+        matches!(result, Err(SafetensorsError::Header { offset, .. }) if offset == broken.len() as u64 - 2),
+        "{result:?}"
+    );
     let unknown = r#"{"t":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}}"#;
     assert!(matches!(
         read_safetensors(&safetensors(unknown, &[0; 8])),
