@@ -54,6 +54,42 @@ unsafe fn load_all<S: Simd, E: Element, const N: usize>(from: *const E) -> [S::F
     }
 }
 
+/// Adds `rows[r] · columns[n]` to sum `n` of row `r`, for `N` registers of consecutive columns.
+///
+/// # Safety
+/// As every method of [`Simd`]; `columns` is valid for `N · LANES` elements.
+#[inline(always)]
+unsafe fn add_products<S: Simd, E: Element, const R: usize, const N: usize>(
+    sums: &mut [[S::F32; N]; R],
+    rows: &[f32; R],
+    columns: *const E,
+) {
+    // SAFETY: required of the caller.
+    unsafe {
+        // The fewer operands stay in registers beside the sums, the others pass through one.
+        if R < N {
+            let mut factors = [S::splat(0.0); R];
+            for (factor, row) in factors.iter_mut().zip(rows) {
+                *factor = S::splat(*row);
+            }
+            for n in 0..N {
+                let column = E::load::<S>(columns.add(n * S::LANES));
+                for (sums, factor) in sums.iter_mut().zip(&factors) {
+                    sums[n] = S::fma(column, *factor, sums[n]);
+                }
+            }
+        } else {
+            let columns = load_all::<S, E, N>(columns);
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                let factor = S::splat(*row);
+                for (sum, column) in sums.iter_mut().zip(&columns) {
+                    *sum = S::fma(*column, factor, *sum);
+                }
+            }
+        }
+    }
+}
+
 /// Dot products of `R` queries with the keys of some panels: one fma chain over the dimensions in order.
 pub(super) struct Scores<'a, E, const R: usize> {
     /// The K part of a page.
@@ -78,7 +114,7 @@ impl<E: Element, const R: usize> Kernel for Scores<'_, E, R> {
         for panel in self.panels.clone() {
             // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 lanes.
             unsafe {
-                if S::LANES < 16 && R <= 3 {
+                if S::LANES < 16 && R <= 2 {
                     self.panel::<S, 4>(panel);
                 } else {
                     self.panel::<S, 2>(panel);
@@ -104,13 +140,11 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
                 let mut keys = self.keys.as_ptr().cast::<E>().add(first * k_dim + lane);
                 let mut sums = [[S::splat(0.0); N]; R];
                 for d in 0..k_dim {
-                    let key = load_all::<S, E, N>(keys);
-                    for (sums, query) in sums.iter_mut().zip(&self.queries) {
-                        let q = S::splat(*query.get_unchecked(d));
-                        for (sum, key) in sums.iter_mut().zip(key) {
-                            *sum = S::fma(key, q, *sum);
-                        }
+                    let mut factors = [0.0; R];
+                    for (factor, query) in factors.iter_mut().zip(&self.queries) {
+                        *factor = *query.get_unchecked(d);
                     }
+                    add_products::<S, E, R, N>(&mut sums, &factors, keys);
                     keys = keys.add(PANEL_POSITIONS);
                 }
                 for (sums, scores) in sums.iter().zip(self.scores.iter_mut()) {
@@ -162,7 +196,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
                         (16, _) if left >= 64 => self.strip::<S, 4>(block, column),
                         (16, _) => self.strip::<S, 1>(block, column),
                         (8, 1) if left >= 64 => self.strip::<S, 8>(block, column),
-                        (8, 2 | 3) if left >= 32 => self.strip::<S, 4>(block, column),
+                        (8, 2) if left >= 32 => self.strip::<S, 4>(block, column),
                         (8, _) => self.strip::<S, 2>(block, column),
                         _ => self.strip::<S, 4>(block, column),
                     }
@@ -188,13 +222,11 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
                 *sums = load_all::<S, f32, N>(output.as_ptr().add(column));
             }
             for position in positions {
-                let value = load_all::<S, E, N>(values);
-                for (sums, weights) in sums.iter_mut().zip(&self.weights) {
-                    let weight = S::splat(*weights.get_unchecked(position));
-                    for (sum, value) in sums.iter_mut().zip(value) {
-                        *sum = S::fma(value, weight, *sum);
-                    }
+                let mut factors = [0.0; R];
+                for (factor, weights) in factors.iter_mut().zip(&self.weights) {
+                    *factor = *weights.get_unchecked(position);
                 }
+                add_products::<S, E, R, N>(&mut sums, &factors, values);
                 values = values.add(self.stride);
             }
             for (sums, output) in sums.iter().zip(&mut self.output) {
