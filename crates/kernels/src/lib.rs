@@ -4,7 +4,8 @@
 //! - `vector`: a small trait over SIMD registers and its instances (plain Rust, AVX2, AVX-512).
 //! - Every other module writes its algorithm once over that trait; [`Kernels`] runs it on the chosen [`Isa`].
 //!
-//! All instruction sets and the oracle give the same bits (NaNs count as one value); the tests compare them by equality.
+//! All instruction sets and the oracle give the same bits (NaNs count as one value); the tests compare them by
+//! equality.
 
 mod activation;
 mod attention;

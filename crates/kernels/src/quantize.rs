@@ -7,8 +7,8 @@ use crate::vector::Simd;
 /// Most rows of a group: what a kernel multiplies with a panel at once.
 pub const GROUP_ROWS_MAX: usize = 8;
 
-/// Words per row of a block of 32 quantised activations. A block of a group of R rows is `[12][R]` words: 8 of four quants each, and
-/// those below.
+/// Words per row of a block of 32 quantised activations. A block of a group of R rows is `[12][R]` words: 8 of four
+/// quants each, and those below.
 pub(crate) const BLOCK_WORDS: usize = 12;
 /// Index of the scale (f32).
 pub(crate) const SCALE: usize = 8;
@@ -278,8 +278,8 @@ const INFINITY_BITS: i32 = 0x7f80_0000;
 unsafe fn quantize_block<S: Simd>(x: &[f32; BLOCK_VALUES]) -> [u32; BLOCK_WORDS] {
     let mut quants = [0i8; BLOCK_VALUES];
     let (mut first_sum, mut sum, mut scale) = (0, 0, 0.0);
-    // SAFETY: the caller says that the machine has the instruction set; `i` steps through 32 values by `LANES`, a power of two below
-    // 32, so that each load and store lies within `x` and `quants`.
+    // SAFETY: the caller says that the machine has the instruction set; `i` steps through 32 values by `LANES`, a power
+    // of two below 32, so that each load and store lies within `x` and `quants`.
     unsafe {
         // Floats without sign are ordered as their bits, with infinity and then NaN above all others.
         let mut largest = S::splat_i32(0);

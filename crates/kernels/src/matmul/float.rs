@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Operands, RowsMax, TileKernel, headers, store};
+use super::{Operands, TileKernel, TileShape, headers, store};
 use crate::panel::PANEL_ROWS;
 use crate::panel::lanes::{FloatPanel, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
@@ -27,9 +27,10 @@ unsafe fn accumulate<S: Simd, const R: usize>(sums: &mut [S::F32; R], weight: S:
 }
 
 impl<W: FloatPanel> TileKernel for FloatTile<W> {
-    const ROWS_MAX: RowsMax = RowsMax {
-        lanes_8: 6,
-        lanes_16: 8,
+    const SHAPE: TileShape = TileShape {
+        rows_max_16: 8,
+        rows_max_8: 4,
+        one_pass_rows_8: 4,
     };
 
     #[inline(always)]
@@ -50,16 +51,17 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
 }
 
 impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
-    const ROWS_MAX: RowsMax = RowsMax {
-        lanes_8: 4,
-        lanes_16: 4,
+    const SHAPE: TileShape = TileShape {
+        rows_max_16: 4,
+        rows_max_8: 4,
+        one_pass_rows_8: 4,
     };
 
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
         let layout = W::LAYOUT;
-        // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them, and `x` holds `x_rows`
-        // values for each of `k`.
+        // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them,
+        // and `x` holds `x_rows` values for each of `k`.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; V];
             let mut record = operands.panel;
@@ -70,8 +72,8 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
                 let record_blocks = blocks_left.min(layout.blocks);
                 for block in 0..record_blocks {
                     let quants = record.add(layout.block_offset(block));
-                    for v in 0..V {
-                        for group in 0..BLOCK_GROUPS {
+                    for group in 0..BLOCK_GROUPS {
+                        for v in 0..V {
                             let codes = W::codes::<S>(quants, lane + v * S::LANES, group);
                             let weights = decode::<S, W>(codes, &headers[v], block, group / (BLOCK_GROUPS / 2));
                             for (j, weight) in weights.into_iter().enumerate() {

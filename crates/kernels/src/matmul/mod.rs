@@ -1,7 +1,7 @@
 //! The matrix product: one panel of 16 outputs times one group of rows, for any number of rows and any type.
 //!
-//! The panel is decoded in registers while it streams by once; every output is one chain of fused multiply-adds in the order of `k`.
-//! Both make the result of a row independent of the rows beside it and of the width of the registers.
+//! The panel is decoded in registers while it streams by once; every output is one chain of fused multiply-adds in the
+//! order of `k`. Both make the result of a row independent of the rows beside it and of the width of the registers.
 
 mod float;
 mod quantized;
@@ -20,15 +20,16 @@ use float::{DecodedTile, FloatTile};
 use quantized::QuantizedTile;
 
 impl Kernels {
-    /// Multiplies a panel with a group of activations: `out[r * 16 + l]` becomes the dot product of weight row `l` of the panel and
-    /// row `r` of the group. Lanes of rows that the panel lacks get zeros, or NaN where the activations are not finite.
+    /// Multiplies a panel with a group of activations: `out[r * 16 + l]` becomes the dot product of weight row `l` of
+    /// the panel and row `r` of the group. Lanes of rows that the panel lacks get zeros, or NaN where the activations
+    /// are not finite.
     ///
-    /// With [`ActivationType::Q8`] the sum over a block of 32 is an exact integer; blocks are added in the order of `k`. With
-    /// [`ActivationType::F32`] weights are decoded and values added in the order of `k`.
+    /// With [`ActivationType::Q8`] the sum over a block of 32 is an exact integer; blocks are added in the order of
+    /// `k`. With [`ActivationType::F32`] weights are decoded and values added in the order of `k`.
     ///
     /// # Panics
-    /// If the panel is not [`PanelType::panel_bytes`] of the group's `k` long, `out` not 16 values a row, `k` no multiple of the
-    /// type's block, or 8-bit activations meet float weights: a mistake of the caller.
+    /// If the panel is not [`PanelType::panel_bytes`] of the group's `k` long, `out` not 16 values a row, `k` no
+    /// multiple of the type's block, or 8-bit activations meet float weights: a mistake of the caller.
     pub fn matmul(self, panel_type: PanelType, panel: &[u8], group: ActivationGroup<'_>, out: &mut [f32]) {
         let k = group.k();
         assert!(
@@ -98,19 +99,23 @@ struct Operands {
     out: *mut f32,
 }
 
-/// Most rows of a tile, by the width of the registers: their sums and what is in flight share 16 registers, 32 of the widest. More
-/// rows are split into equal tiles.
+/// The shape of a tile, chosen so that its sums and what is in flight fit the registers: 32 of 16 lanes, or 16 of 8.
 #[derive(Clone, Copy)]
-struct RowsMax {
-    lanes_8: usize,
-    lanes_16: usize,
+struct TileShape {
+    /// Most rows with registers of 16 lanes. More are split into equal tiles.
+    rows_max_16: usize,
+    /// As above, of 8 lanes.
+    rows_max_8: usize,
+    /// Most rows with which registers of 8 lanes take all 16 outputs in one pass over the panel, not two.
+    one_pass_rows_8: usize,
 }
 
-impl RowsMax {
-    const fn of<S: Simd>(self) -> usize {
+impl TileShape {
+    /// Most rows of a tile. Without SIMD a tile has one.
+    const fn rows_max<S: Simd>(self) -> usize {
         match S::LANES {
-            16 => self.lanes_16,
-            8 => self.lanes_8,
+            16 => self.rows_max_16,
+            8 => self.rows_max_8,
             _ => 1,
         }
     }
@@ -118,7 +123,7 @@ impl RowsMax {
 
 /// The innermost algorithm: some of the 16 outputs of a panel times a few rows.
 trait TileKernel {
-    const ROWS_MAX: RowsMax;
+    const SHAPE: TileShape;
 
     /// Computes outputs `lane .. lane + V * LANES` of `R` rows.
     ///
@@ -149,11 +154,11 @@ impl<T: TileKernel> Kernel for Group<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Product { panel, group, out } = self.product;
-        let tiles = group.rows().div_ceil(T::ROWS_MAX.of::<S>());
+        let tiles = group.rows().div_ceil(T::SHAPE.rows_max::<S>());
         for i in 0..tiles {
             let (row, rows) = split_evenly(group.rows(), tiles, i);
-            // SAFETY: the caller says that the machine has the instruction set. The tile is rows `row .. row + rows` of a checked
-            // product, so that the pointers stay within its slices.
+            // SAFETY: the caller says that the machine has the instruction set. The tile is rows `row .. row + rows` of
+            // a checked product, so that the pointers stay within its slices.
             unsafe {
                 let operands = Operands {
                     panel: panel.as_ptr(),
@@ -184,14 +189,14 @@ impl<T: TileKernel> Kernel for Group<'_, T> {
 #[inline(always)]
 unsafe fn whole_panel<S: Simd, T: TileKernel, const R: usize>(operands: Operands) {
     // Constant conditions keep the compiler from the tiles that cannot occur.
-    if const { R > T::ROWS_MAX.of::<S>() } {
+    if const { R > T::SHAPE.rows_max::<S>() } {
         unreachable!("a tile of {R} rows");
     }
     // SAFETY: required of the caller; the lanes are below 16 by the width of the registers.
     unsafe {
         if const { S::LANES == 16 } {
             T::tile::<S, R, 1>(operands, 0);
-        } else if const { S::LANES == 8 && R == 1 } {
+        } else if const { S::LANES == 8 && R <= T::SHAPE.one_pass_rows_8 } {
             T::tile::<S, R, 2>(operands, 0);
         } else {
             for lane in (0..PANEL_ROWS).step_by(S::LANES) {

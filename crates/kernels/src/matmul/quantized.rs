@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{Operands, RowsMax, TileKernel, headers, store};
+use super::{Operands, TileKernel, TileShape, headers, store};
 use crate::panel::lanes::{DotWidth, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::quantize::{BLOCK_WORDS, MINUS_FIRST_SUM, MINUS_SUM, SCALE, SCALED_SUM};
@@ -45,23 +45,22 @@ impl ActivationBlock {
 }
 
 impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
-    const ROWS_MAX: RowsMax = match W::DOT {
-        // Sums of 16 and of 32 bits at once.
-        DotWidth::Narrow(_) => RowsMax {
-            lanes_8: 4,
-            lanes_16: 8,
+    const SHAPE: TileShape = TileShape {
+        rows_max_16: 8,
+        rows_max_8: match W::DOT {
+            DotWidth::Narrow(8) => 4,
+            // Sums of 32 bits too are kept from one run of narrow sums to the next.
+            DotWidth::Narrow(_) => 3,
+            DotWidth::Wide => 4,
         },
-        DotWidth::Wide => RowsMax {
-            lanes_8: 6,
-            lanes_16: 8,
-        },
+        one_pass_rows_8: 1,
     };
 
     #[inline(always)]
     unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
         let layout = W::LAYOUT;
-        // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them, and `x` holds as many
-        // blocks of `x_rows` rows.
+        // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them,
+        // and `x` holds as many blocks of `x_rows` rows.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; V];
             let mut record = operands.panel;
@@ -98,8 +97,8 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
     }
 }
 
-/// The dot products of a block of weights and `R` rows: integers below 2^24, as f32. Where there are integer scales of 16 values, they are
-/// factors of the integer: each product and their sum are exact in f32.
+/// The dot products of a block of weights and `R` rows: integers below 2^24, as f32. Where there are integer scales of
+/// 16 values, they are factors of the integer: each product and their sum are exact in f32.
 ///
 /// # Safety
 /// As [`TileKernel::tile`].
@@ -144,7 +143,8 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
     }
 }
 
-/// What the zero offset of the codes adds to the dot product of a block: minus the code of zero times the sum of the activations.
+/// What the zero offset of the codes adds to the dot product of a block: minus the code of zero times the sum of the
+/// activations.
 ///
 /// # Safety
 /// As [`TileKernel::tile`].

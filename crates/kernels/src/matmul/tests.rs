@@ -1,5 +1,6 @@
 //! Every instruction set against the oracle, by equality of bits, and the oracle against f64.
 
+use goldcrest_format::DType;
 use proptest::prelude::*;
 
 use crate::panel::{PANEL_ROWS, PanelType};
@@ -314,7 +315,8 @@ proptest! {
     }
 }
 
-/// A chain of n fused multiply-adds whose factors carry one rounding each is within (n + 2) 2^-24 of the sum of the terms' magnitudes.
+/// A chain of n fused multiply-adds whose factors carry one rounding each is within (n + 2) 2^-24 of the sum of the
+/// terms' magnitudes.
 #[test]
 fn the_oracle_is_near_f64() {
     let mut random = Random::new(5);
@@ -336,8 +338,8 @@ fn the_oracle_is_near_f64() {
                 };
                 let terms = weights.iter().zip(&inputs).map(|(&w, x)| f64::from(w) * x);
                 let (exact, magnitude) = terms.fold((0.0, 0.0), |(sum, all), term| (sum + term, all + term.abs()));
-                // The weights of `decode_row` are themselves rounded, which the integer path does not do: up to twice for types with a
-                // minimum, relative to parts that may cancel, each at most 15 * 63 * 0.01.
+                // The weights of `decode_row` are themselves rounded, which the integer path does not do: up to twice
+                // for types with a minimum, relative to parts that may cancel, each at most 15 * 63 * 0.01.
                 let rounding = 15.0 * 63.0 * 0.01 * inputs.iter().map(|x| x.abs()).sum::<f64>();
                 let bound = ((k + 2) as f64 * magnitude + 3.0 * rounding) / f64::from(1 << 24);
                 let error = (f64::from(case.oracle(activation_type, 0, 0)) - exact).abs();
@@ -387,6 +389,33 @@ fn panels_unpack_to_the_published_decoding() {
                 let published: Vec<u32> = oracle::decode_row(panel_type, row).into_iter().map(bits).collect();
                 assert_eq!(unpacked, published, "{panel_type} {weights:?} row {lane}");
             }
+        }
+    }
+}
+
+/// The decoding that `goldcrest-format` is tested for against the published program.
+#[test]
+fn the_oracle_decodes_as_the_format_does() {
+    let mut random = Random::new(8);
+    let types = [
+        (PanelType::F32, DType::F32),
+        (PanelType::F16, DType::F16),
+        (PanelType::BF16, DType::BF16),
+        (PanelType::Q8_0, DType::Q8_0),
+        (PanelType::Q4_0, DType::Q4_0),
+        (PanelType::Q4_1, DType::Q4_1),
+        (PanelType::Q5_0, DType::Q5_0),
+        (PanelType::Q4_K, DType::Q4_K),
+        (PanelType::Q6_K, DType::Q6_K),
+    ];
+    for (panel_type, dtype) in types {
+        for weights in WEIGHTS {
+            let row = weight_row(panel_type, 512, weights, &mut random);
+            let mut decoded = vec![0.0; 512];
+            goldcrest_format::blocks::decode(dtype, &row, &mut decoded).unwrap();
+            let ours: Vec<u32> = oracle::decode_row(panel_type, &row).into_iter().map(bits).collect();
+            let theirs: Vec<u32> = decoded.into_iter().map(bits).collect();
+            assert_eq!(ours, theirs, "{panel_type} {weights:?}");
         }
     }
 }

@@ -15,8 +15,8 @@ pub(crate) enum DotWidth {
 
 /// A quantised panel type. The value of code `q` is `scale * (q - 2^ZERO_BITS) + minimum`.
 ///
-/// All methods are unsafe: the machine must have the instruction set of `S`, `record` must point to a whole record of the type, `block`
-/// to the start of one of its blocks, and `lane + LANES` must be at most 16.
+/// All methods are unsafe: the machine must have the instruction set of `S`, `record` must point to a whole record of
+/// the type, `block` to the start of one of its blocks, and `lane + LANES` must be at most 16.
 pub(crate) trait QuantizedPanel: 'static {
     const LAYOUT: Layout;
     const DOT: DotWidth;

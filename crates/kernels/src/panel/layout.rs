@@ -1,20 +1,20 @@
 //! The bytes of a record of a quantised panel.
 //!
-//! A record is a header with the scales of all 16 rows, then the quants of its blocks of 32 values, one block after the other. Values
-//! `4g .. 4g + 4` of a block (group `g` of 8) of row `l` are the four bytes of one 32-bit word; the words of the 16 rows lie
-//! side by side in one 64-byte line.
+//! A record is a header with the scales of all 16 rows, then the quants of its blocks of 32 values, one block after the
+//! other. Values `4g .. 4g + 4` of a block (group `g` of 8) of row `l` are the four bytes of one 32-bit word; the words
+//! of the 16 rows lie side by side in one 64-byte line.
 //!
 //! | type | header | block |
 //! |---|---|---|
 //! | Q8_0 | f16 scale `[2][16]` | 8 lines, group `g` in line `g`; bytes are quant + 128 |
 //! | Q4_0 | f16 scale `[2][16]` | 4 nibble lines: group `s` in the low nibbles of line `s`, `s + 4` in the high ones |
 //! | Q4_1 | per block: f16 scale `[16]`, f16 minimum `[16]` | 4 nibble lines |
-//! | Q5_0 | f16 scale `[2][16]` | 4 nibble lines, 1 line of high bits: bit `g` of byte `j` belongs to value `4g + j` |
+//! | Q5_0 | f16 scale `[2][16]` | 4 nibble lines, 1 of high bits: bit `g` of byte `j` belongs to value `4g + j` |
 //! | Q4_K | f16 d `[16]`, f16 dmin `[16]`, 3 lines of 6-bit values | 4 nibble lines |
-//! | Q6_K | f32 d `[16]`, i8 scale of 16 values `[16][16]` | 4 nibble lines, 2 lines of bit pairs: group `4h + s` in bits `2s` of line `h` |
+//! | Q6_K | f32 d `[16]`, i8 scales `[16][16]` | 4 nibble lines, 2 of bit pairs: group `4h + s` at bit `2s` of line `h` |
 //!
-//! The 6-bit values of Q4_K are numbered: the scale of block `b` is value `b`, its minimum value `8 + b`. Value `v < 15` lies in word
-//! `v / 5` at bit `6 (v % 5)`; value 15 lies two bits at a time in the tops of words 0, 1 and 2.
+//! The 6-bit values of Q4_K are numbered: the scale of block `b` is value `b`, its minimum value `8 + b`. Value `v`
+//! below 15 lies in word `v / 5` at bit `6 (v % 5)`; value 15 lies two bits at a time in the tops of words 0, 1 and 2.
 
 /// Values of a block: one scale of the activations.
 pub(crate) const BLOCK_VALUES: usize = 32;

@@ -1,8 +1,9 @@
 //! Weights in panels: the layout that one sequential stream of the kernels reads.
 //!
-//! A panel holds 16 output rows (a weight matrix is `[outputs][k]`) side by side: lane `l` of every register belongs to row `l`.
-//! Quantised panels are a sequence of records of whole 64-byte lines. A record holds, for all 16 rows, the scales of its blocks of 32
-//! values and then their quants. [`layout`] gives the bytes. Rows that a matrix lacks in its last panel are zero.
+//! A panel holds 16 output rows (a weight matrix is `[outputs][k]`) side by side: lane `l` of every register belongs to
+//! row `l`. Quantised panels are a sequence of records of whole 64-byte lines. A record holds, for all 16 rows, the
+//! scales of its blocks of 32 values and then their quants. [`layout`] gives the bytes. Rows that a matrix lacks in its
+//! last panel are zero.
 
 pub(crate) mod lanes;
 pub(crate) mod layout;
@@ -19,7 +20,8 @@ pub const PANEL_ROWS: usize = 16;
 /// Bytes of a cache line: panels are a multiple of it.
 const LINE_BYTES: usize = 64;
 
-/// The weight types that have panels, named as their published block types. Weights of other types are decoded to f32 rows.
+/// The weight types that have panels, named as their published block types. Weights of other types are decoded to f32
+/// rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, reason = "the published names of the types")]
 pub enum PanelType {
@@ -56,22 +58,6 @@ impl PanelType {
         PanelType::Q4_K,
         PanelType::Q6_K,
     ];
-
-    /// The panel type of the weights that a GGUF file marks with the tensor type `id`, if they have one.
-    pub fn for_gguf_type(id: u32) -> Option<PanelType> {
-        Some(match id {
-            0 => PanelType::F32,
-            1 => PanelType::F16,
-            2 => PanelType::Q4_0,
-            3 => PanelType::Q4_1,
-            6 => PanelType::Q5_0,
-            8 => PanelType::Q8_0,
-            12 => PanelType::Q4_K,
-            14 => PanelType::Q6_K,
-            30 => PanelType::BF16,
-            _ => return None,
-        })
-    }
 
     /// Whether the weights are quantised, so that 8-bit activations may meet them.
     pub fn is_quantized(self) -> bool {

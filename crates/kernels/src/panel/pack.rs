@@ -81,8 +81,8 @@ impl Slot<'_> {
         self.record[offset + self.lane * 4..][..4].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// Puts the nibbles of block `block`: `quants` holds values `4s ..` of a block in the low nibbles of word `s` of four and
-    /// values `16 + 4s ..` in the high ones.
+    /// Puts the nibbles of block `block`: `quants` holds values `4s ..` of a block in the low nibbles of word `s` of
+    /// four and values `16 + 4s ..` in the high ones.
     fn put_nibbles(&mut self, block: usize, quants: [u32; 4]) {
         for (line, word) in quants.into_iter().enumerate() {
             self.put_word(self.layout.block_offset(block) + line * 64, word);
@@ -139,8 +139,8 @@ fn pack_q5_0(bytes: &[u8; 22], mut slot: Slot<'_>) {
     slot.put_word(slot.layout.block_offset(slot.block) + HIGH_BITS, word);
 }
 
-/// f16 d, f16 dmin, 12 bytes of 6-bit scales and minimums, 4 x 32 bytes: block `2c` in the low nibbles of chunk `c`, `2c + 1` in the
-/// high ones.
+/// f16 d, f16 dmin, 12 bytes of 6-bit scales and minimums, 4 x 32 bytes: block `2c` in the low nibbles of chunk `c`,
+/// `2c + 1` in the high ones.
 fn pack_q4_k(bytes: &[u8; 144], mut slot: Slot<'_>) {
     slot.put_u16(0, u16_at(bytes, 0));
     slot.put_u16(MINIMUMS, u16_at(bytes, 2));
@@ -160,8 +160,9 @@ fn pack_q4_k(bytes: &[u8; 144], mut slot: Slot<'_>) {
     }
 }
 
-/// The 8 scales and 8 minimums of Q4_K as the three words of a record. In the 12 bytes, entries 0..4 are the low six bits of byte `j`
-/// (scale) and `j + 4` (minimum); entries 4..8 take four bits of byte `j + 4` and two from the tops of the former.
+/// The 8 scales and 8 minimums of Q4_K as the three words of a record. In the 12 bytes, entries 0..4 are the low six
+/// bits of byte `j` (scale) and `j + 4` (minimum); entries 4..8 take four bits of byte `j + 4` and two from the tops of
+/// the former.
 fn six_bit_words(bytes: &[u8]) -> [u32; 3] {
     let mut values = [0; 16];
     for j in 0..4 {
@@ -180,8 +181,9 @@ fn six_bit_words(bytes: &[u8]) -> [u32; 3] {
     words
 }
 
-/// 128 bytes of low nibbles, 64 of bit pairs, 16 signed scales, f16 d. In each half of 128 values, block `i` of four has its low bits in
-/// the low (`i < 2`) or high nibbles of 32 bytes, the first or second as `i` is even or odd, and its high bits in bit pair `i`.
+/// 128 bytes of low nibbles, 64 of bit pairs, 16 signed scales, f16 d. In each half of 128 values, block `i` of four
+/// has its low bits in the low (`i < 2`) or high nibbles of 32 bytes, the first or second as `i` is even or odd, and
+/// its high bits in bit pair `i`.
 fn pack_q6_k(bytes: &[u8; 210], mut slot: Slot<'_>) {
     slot.put_word(0, f16_to_f32(u16_at(bytes, 208)).to_bits());
     for (i, &scale) in bytes[192..208].iter().enumerate() {

@@ -47,8 +47,8 @@ struct WeightBlock {
     minimum: Option<f32>,
 }
 
-/// The dot product of a quantised weight row (published blocks) and 8-bit activations: exact integers within a block of 32, one
-/// chain of fused multiply-adds over the blocks from +0.
+/// The dot product of a quantised weight row (published blocks) and 8-bit activations: exact integers within a block of
+/// 32, one chain of fused multiply-adds over the blocks from +0.
 ///
 /// # Panics
 /// If `row` does not hold `x.len()` weights of a quantised type: a mistake of the caller.
@@ -73,7 +73,8 @@ pub fn dot_q8(panel_type: PanelType, row: &[u8], x: &[f32]) -> f32 {
     sum
 }
 
-/// The dot product of a weight row (published blocks), decoded, and f32 activations: one chain of fused multiply-adds from +0.
+/// The dot product of a weight row (published blocks), decoded, and f32 activations: one chain of fused multiply-adds
+/// from +0.
 ///
 /// # Panics
 /// If `row` does not hold `x.len()` weights: a mistake of the caller.

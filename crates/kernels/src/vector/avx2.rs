@@ -123,8 +123,8 @@ unsafe impl Simd for Avx2 {
         fn narrow_finish(sum: __m256i, start: __m256i) -> __m256i {
             _mm256_add_epi32(start, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))
         }
-        // The products of |w| and x with the sign of w: |w| reaches 128, which fits an unsigned byte, and a pair of products 2 * 128 *
-        // 127, which fits i16. The unsigned weights themselves would overflow it.
+        // The products of |w| and x with the sign of w: |w| reaches 128, which fits an unsigned byte, and a pair of
+        // products 2 * 128 * 127, which fits i16. The unsigned weights themselves would overflow it.
         fn wide_start(_minus_128_sum: __m256i) -> __m256i { _mm256_setzero_si256() }
         fn wide_dot(sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {{
             let signed = _mm256_xor_si256(weights, _mm256_set1_epi8(-128));

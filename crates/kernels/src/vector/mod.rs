@@ -21,8 +21,8 @@ pub(crate) use scalar::Scalar;
 ///
 /// # Safety
 /// An instance reads and writes exactly the elements that a method's documentation names: kernels rely on it for memory
-/// safety. Every method is unsafe to call: the machine must have the instruction set, and pointers must be valid for the
-/// elements named (no alignment is required).
+/// safety. Every method is unsafe to call: the machine must have the instruction set, and pointers must be valid for
+/// the elements named (no alignment is required).
 pub(crate) unsafe trait Simd: Copy + 'static {
     /// Lanes of a register: a power of two, at most 16.
     const LANES: usize;
@@ -35,8 +35,8 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     type Mask: Copy;
     /// Sums of byte products on their way to i32 lanes, possibly in 16 bits. See [`Self::narrow_dot`].
     type Narrow: Copy;
-    /// 16 lanes as whole registers, for sums whose order is fixed over 16 lanes whatever the width: register `i` holds lanes
-    /// `i * LANES ..`.
+    /// 16 lanes as whole registers, for sums whose order is fixed over 16 lanes whatever the width: register `i` holds
+    /// lanes `i * LANES ..`.
     type F32x16: Copy + AsRef<[Self::F32]> + AsMut<[Self::F32]>;
 
     // f32 lanes.
@@ -132,12 +132,12 @@ pub(crate) unsafe trait Simd: Copy + 'static {
 
     // Dot products of four bytes a lane. The sums are exact, so their order is free.
 
-    /// Starts a sum of [`Self::narrow_dot`]s at `start`. Give the same `start` to [`Self::narrow_finish`]: a register file
-    /// without 32-bit accumulation adds it there.
+    /// Starts a sum of [`Self::narrow_dot`]s at `start`. Give the same `start` to [`Self::narrow_finish`]: a register
+    /// file without 32-bit accumulation adds it there.
     unsafe fn narrow_start(start: Self::I32) -> Self::Narrow;
-    /// Adds, per lane, the four products of the unsigned bytes of `weights` and the signed bytes of `x` (not -128). From start to
-    /// finish the sum of any two adjacent bytes' products must stay within i16: 8 calls for weights up to 15, 4 up to 31, 2 up
-    /// to 63.
+    /// Adds, per lane, the four products of the unsigned bytes of `weights` and the signed bytes of `x` (not -128).
+    /// From start to finish the sum of any two adjacent bytes' products must stay within i16: 8 calls for weights up to
+    /// 15, 4 up to 31, 2 up to 63.
     unsafe fn narrow_dot(sum: Self::Narrow, weights: Self::I32, x: Self::I32) -> Self::Narrow;
     /// The whole sum.
     unsafe fn narrow_finish(sum: Self::Narrow, start: Self::I32) -> Self::I32;
@@ -152,7 +152,8 @@ macro_rules! simd_methods {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? { $body:expr })*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
-            // SAFETY: by the contract of `Simd` the machine has the instructions and pointers are valid for the lanes named.
+            // SAFETY: by the contract of `Simd` the machine has the instructions and pointers are valid for the lanes
+            // named.
             unsafe { $body }
         }
     )*};

@@ -79,8 +79,8 @@ impl Kernel for AllOperations {
 
     unsafe fn run<S: Simd>(self) -> Vec<[u32; 16]> {
         let mut results = Results { words: Vec::new() };
-        // SAFETY: `Kernels::run` calls this on a machine that has the instructions; all pointers are into 16 values at a multiple of
-        // `LANES` below 16.
+        // SAFETY: `Kernels::run` calls this on a machine that has the instructions; all pointers are into 16 values at
+        // a multiple of `LANES` below 16.
         unsafe {
             self.float_operations::<S>(&mut results);
             self.integer_operations::<S>(&mut results);
