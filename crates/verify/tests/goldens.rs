@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use goldcrest::verify::{Options, Report, verify};
+use goldcrest_verify::{Options, Report, verify};
 use goldcrest_engine::{EngineOptions, Isa};
 
 fn tests() -> PathBuf {
