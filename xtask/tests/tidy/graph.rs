@@ -39,8 +39,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "goldcrest-engine",
             "goldcrest-text",
             "goldcrest-hub",
+            "goldcrest-verify",
         ],
     ),
+    ("goldcrest-verify", &["goldcrest-format", "goldcrest-engine"]),
     ("xtask", &["goldcrest-hub"]),
 ];
 

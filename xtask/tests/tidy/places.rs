@@ -67,6 +67,11 @@ const FAMILY_PLACES: &[(&str, Option<&str>, &str)] = &[
         Some("llama3"),
         "the published name of a rope scaling",
     ),
+    (
+        "crates/cli/src/args.rs",
+        Some("llama.cpp"),
+        "the name of a program whose habits differ",
+    ),
     ("xtask/src/fixtures.rs", None, "the names of published models"),
 ];
 
@@ -74,6 +79,8 @@ const FAMILY_PLACES: &[(&str, Option<&str>, &str)] = &[
 pub(crate) const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("anyhow", &["crates/cli/src/"]),
     ("clap", &["crates/cli/src/"]),
+    ("clap_complete", &["crates/cli/src/"]),
+    ("ctrlc", &["crates/cli/src/interrupt.rs"]),
     (
         "half",
         &[
@@ -94,7 +101,15 @@ pub(crate) const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("rustyline", &["crates/cli/src/"]),
     // A module of ours has this name too.
     ("safetensors", &["crates/format/src/", "crates/cli/src/"]),
-    ("serde", &["crates/format/src/", "crates/text/src/", "crates/cli/src/"]),
+    (
+        "serde",
+        &[
+            "crates/format/src/",
+            "crates/text/src/",
+            "crates/verify/src/",
+            "crates/cli/src/",
+        ],
+    ),
     // Configurations pass between crates as JSON values.
     (
         "serde_json",
@@ -103,6 +118,7 @@ pub(crate) const DEPENDENCIES: &[(&str, &[&str])] = &[
             "crates/model/src/read/",
             "crates/text/src/",
             "crates/hub/src/listing.rs",
+            "crates/verify/src/",
             "crates/cli/src/",
         ],
     ),

@@ -109,16 +109,8 @@ fn filters_keep_what_their_definitions_say() {
         (3, vec![1, 3, 4]),
         (9, vec![0, 1, 2, 3, 4]),
     ] {
-        assert_eq!(
-            support(
-                &SamplingParams {
-                    top_k,
-                    ..neutral.clone()
-                },
-                &logits
-            ),
-            kept
-        );
+        let params = SamplingParams { top_k, ..neutral.clone() };
+        assert_eq!(support(&params, &logits), kept);
     }
     for (top_p, kept) in [
         (0.0, vec![1]),
@@ -127,16 +119,8 @@ fn filters_keep_what_their_definitions_say() {
         (0.64, vec![1, 3]),
         (0.66, vec![1, 3, 4]),
     ] {
-        assert_eq!(
-            support(
-                &SamplingParams {
-                    top_p,
-                    ..neutral.clone()
-                },
-                &logits
-            ),
-            kept
-        );
+        let params = SamplingParams { top_p, ..neutral.clone() };
+        assert_eq!(support(&params, &logits), kept);
     }
     for (min_p, kept) in [
         (1.0, vec![1]),
@@ -144,16 +128,8 @@ fn filters_keep_what_their_definitions_say() {
         (0.45, vec![1, 3, 4]),
         (0.13, vec![0, 1, 3, 4]),
     ] {
-        assert_eq!(
-            support(
-                &SamplingParams {
-                    min_p,
-                    ..neutral.clone()
-                },
-                &logits
-            ),
-            kept
-        );
+        let params = SamplingParams { min_p, ..neutral.clone() };
+        assert_eq!(support(&params, &logits), kept);
     }
     // Top-p is a share of what top-k left: 0.4 of 0.65 is 0.615.
     for (top_p, kept) in [(0.61, vec![1]), (0.63, vec![1, 3])] {
