@@ -60,6 +60,11 @@ impl Matcher {
         matcher
     }
 
+    /// The tokens that can match.
+    pub fn tokens(&self) -> &[AddedToken] {
+        &self.tokens
+    }
+
     fn child_or_insert(&mut self, node: usize, byte: u8) -> usize {
         match self.nodes[node].children.binary_search_by_key(&byte, |c| c.0) {
             Ok(at) => self.nodes[node].children[at].1,

@@ -20,13 +20,14 @@ mod spm;
 
 use std::ops::Range;
 
-use added::{Found, Matcher};
+use added::{AddedToken, Found, Matcher};
 pub use error::TokenizerError;
 pub use hf::HfFiles;
 use pipeline::Pipeline;
 use spm::ScoredPieces;
 
 use crate::detokenize::{Detokenizer, Step, char_of_byte};
+use crate::template::ControlTexts;
 
 /// A part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +197,23 @@ impl Tokenizer {
     /// The ids that end a reply: end of sequence, of turn, of message, and those that the generation configuration lists. Ascending.
     pub fn end_ids(&self) -> &[u32] {
         &self.ends
+    }
+
+    /// Whether a token is one that message content never becomes.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.added_tokens().any(|token| token.control && token.id == id)
+    }
+
+    /// The texts of all control tokens, for [`ChatTemplate::render_prompt`](crate::ChatTemplate::render_prompt).
+    pub fn control_texts(&self) -> ControlTexts {
+        self.added_tokens()
+            .filter(|token| token.control)
+            .map(|token| token.content.as_str())
+            .collect()
+    }
+
+    fn added_tokens(&self) -> impl Iterator<Item = &AddedToken> {
+        self.added.tokens().iter().chain(self.late_added.tokens())
     }
 
     /// The vocabulary's own spelling of a token (byte-level characters, `▁` for space), or `None` where no token has the id.

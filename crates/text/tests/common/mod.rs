@@ -1,6 +1,8 @@
 //! What the tests of this crate share: where the fixtures lie and how to open them.
 #![allow(dead_code)]
 
+pub mod strings;
+
 use std::path::{Path, PathBuf};
 
 use goldcrest_format::gguf::Metadata;
