@@ -8,12 +8,7 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// Rounds to the nearest half-precision float, ties to even; overflows to infinity.
-pub(crate) fn f32_to_f16(value: f32) -> u16 {
-    f16::from_f32(value).to_bits()
-}
-
-/// [`f32_to_f16`] of equally many numbers, in vectors where the machine can.
+/// Rounds to the nearest half-precision floats, ties to even, in vectors where the machine can; overflows to infinity.
 pub(crate) fn f32_slice_to_f16(values: &[f32], bits: &mut [u16]) {
     bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values);
 }

@@ -8,8 +8,6 @@ use super::{Simd, simd_methods};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
-const ROUND_TIES_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-
 /// All bits of the first `count` lanes.
 ///
 /// # Safety
@@ -67,7 +65,6 @@ unsafe impl Simd for Avx2 {
         fn load_first(from: *const f32, count: usize) -> __m256 { _mm256_maskload_ps(from, first_lanes(count)) }
         fn store_first(to: *mut f32, v: __m256, count: usize) { _mm256_maskstore_ps(to, first_lanes(count), v) }
         fn load_f16(from: *const u16) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-        fn store_f16(to: *mut u16, v: __m256) { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
         fn load_bf16(from: *const u16) -> __m256 {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
         }
@@ -75,24 +72,20 @@ unsafe impl Simd for Avx2 {
         fn sub(a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
         fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
-        fn sqrt(v: __m256) -> __m256 { _mm256_sqrt_ps(v) }
         fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         fn neg(v: __m256) -> __m256 { _mm256_xor_ps(v, _mm256_set1_ps(-0.0)) }
         fn abs(v: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), v) }
         fn max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
         fn min(a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
-        fn round(v: __m256) -> __m256 { _mm256_round_ps::<ROUND_TIES_EVEN>(v) }
 
         fn less(a: __m256, b: __m256) -> __m256 { _mm256_cmp_ps::<_CMP_LT_OQ>(a, b) }
         fn less_equal(a: __m256, b: __m256) -> __m256 { _mm256_cmp_ps::<_CMP_LE_OQ>(a, b) }
         fn select(mask: __m256, a: __m256, b: __m256) -> __m256 { _mm256_blendv_ps(b, a, mask) }
-        fn mask_bits(mask: __m256) -> u32 { _mm256_movemask_ps(mask) as u32 }
 
         fn splat_i32(x: i32) -> __m256i { _mm256_set1_epi32(x) }
         fn load_bytes(from: *const u8) -> __m256i { _mm256_loadu_si256(from.cast()) }
         fn load_i8(from: *const u8) -> __m256i { _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())) }
         fn store_i8(to: *mut i8, v: __m256i) { _mm_storel_epi64(to.cast(), pack_i8(v)) }
-        fn add_i32(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
         fn sub_i32(a: __m256i, b: __m256i) -> __m256i { _mm256_sub_epi32(a, b) }
         fn max_i32(a: __m256i, b: __m256i) -> __m256i { _mm256_max_epi32(a, b) }
         fn and(a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }

@@ -30,7 +30,6 @@ unsafe impl Simd for Avx512 {
         fn load_first(from: *const f32, count: usize) -> __m512 { _mm512_maskz_loadu_ps(first_lanes(count), from) }
         fn store_first(to: *mut f32, v: __m512, count: usize) { _mm512_mask_storeu_ps(to, first_lanes(count), v) }
         fn load_f16(from: *const u16) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-        fn store_f16(to: *mut u16, v: __m512) { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
         fn load_bf16(from: *const u16) -> __m512 {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))))
         }
@@ -38,13 +37,11 @@ unsafe impl Simd for Avx512 {
         fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
-        fn sqrt(v: __m512) -> __m512 { _mm512_sqrt_ps(v) }
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn neg(v: __m512) -> __m512 { _mm512_xor_ps(v, _mm512_set1_ps(-0.0)) }
         fn abs(v: __m512) -> __m512 { _mm512_andnot_ps(_mm512_set1_ps(-0.0), v) }
         fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
         fn min(a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
-        fn round(v: __m512) -> __m512 { _mm512_roundscale_ps::<_MM_FROUND_NO_EXC>(v) }
 
         fn less(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b) }
         fn less_equal(a: __m512, b: __m512) -> __mmask16 { _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b) }
@@ -54,7 +51,6 @@ unsafe impl Simd for Avx512 {
         fn load_bytes(from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
         fn load_i8(from: *const u8) -> __m512i { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
         fn store_i8(to: *mut i8, v: __m512i) { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(v)) }
-        fn add_i32(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
         fn sub_i32(a: __m512i, b: __m512i) -> __m512i { _mm512_sub_epi32(a, b) }
         fn max_i32(a: __m512i, b: __m512i) -> __m512i { _mm512_max_epi32(a, b) }
         fn and(a: __m512i, b: __m512i) -> __m512i { _mm512_and_si512(a, b) }
@@ -72,7 +68,6 @@ unsafe impl Simd for Avx512 {
         fn wide_dot(sum: __m512i, weights: __m512i, x: __m512i) -> __m512i { _mm512_dpbusd_epi32(sum, weights, x) }
     }
     safe_methods! {
-        fn mask_bits(mask: __mmask16) -> u32 { mask.into() }
         fn narrow_start(start: __m512i) -> __m512i { start }
         fn narrow_finish(sum: __m512i, _start: __m512i) -> __m512i { sum }
         fn wide_start(minus_128_sum: __m512i) -> __m512i { minus_128_sum }

@@ -55,8 +55,6 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn store_first(to: *mut f32, v: Self::F32, count: usize);
     /// Reads `LANES` half-precision floats; exact.
     unsafe fn load_f16(from: *const u16) -> Self::F32;
-    /// Writes `LANES` half-precision floats, rounded to nearest even; overflows to infinity.
-    unsafe fn store_f16(to: *mut u16, v: Self::F32);
     /// Reads `LANES` bfloat16 values; exact.
     unsafe fn load_bf16(from: *const u16) -> Self::F32;
     /// `a + b`
@@ -67,8 +65,6 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn mul(a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a / b`, correctly rounded.
     unsafe fn div(a: Self::F32, b: Self::F32) -> Self::F32;
-    /// Square root, correctly rounded.
-    unsafe fn sqrt(v: Self::F32) -> Self::F32;
     /// `a * b + c`, rounded once.
     unsafe fn fma(a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
     /// Flips the sign bit.
@@ -79,8 +75,6 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn max(a: Self::F32, b: Self::F32) -> Self::F32;
     /// `if a < b { a } else { b }`: `b` if either is NaN or both are zero.
     unsafe fn min(a: Self::F32, b: Self::F32) -> Self::F32;
-    /// Rounds to an integer, ties to even.
-    unsafe fn round(v: Self::F32) -> Self::F32;
 
     // Masks.
 
@@ -90,8 +84,6 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn less_equal(a: Self::F32, b: Self::F32) -> Self::Mask;
     /// `a` where the mask is true, `b` elsewhere.
     unsafe fn select(mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// Lane `i` in bit `i`.
-    unsafe fn mask_bits(mask: Self::Mask) -> u32;
 
     // i32 lanes and their bytes.
 
@@ -103,8 +95,6 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn load_i8(from: *const u8) -> Self::I32;
     /// Writes `LANES` bytes; every lane is in -128..=127.
     unsafe fn store_i8(to: *mut i8, v: Self::I32);
-    /// `a + b`, wrapping.
-    unsafe fn add_i32(a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a - b`, wrapping.
     unsafe fn sub_i32(a: Self::I32, b: Self::I32) -> Self::I32;
     /// The larger of two signed lanes.

@@ -1,7 +1,7 @@
 //! 4 lanes of plain Rust, for machines without a better instance and to test the kernels' logic at a third width.
 
 use super::{Simd, safe_methods, simd_methods};
-use crate::float16::{bf16_to_f32, f16_to_f32, f32_to_f16};
+use crate::float16::{bf16_to_f32, f16_to_f32};
 
 /// Plain Rust.
 #[derive(Clone, Copy)]
@@ -57,7 +57,6 @@ unsafe impl Simd for Scalar {
             }
         }
         fn load_f16(from: *const u16) -> F32 { from.cast::<[u16; LANES]>().read_unaligned().map(f16_to_f32) }
-        fn store_f16(to: *mut u16, v: F32) { to.cast::<[u16; LANES]>().write_unaligned(v.map(f32_to_f16)) }
         fn load_bf16(from: *const u16) -> F32 { from.cast::<[u16; LANES]>().read_unaligned().map(bf16_to_f32) }
         fn load_bytes(from: *const u8) -> I32 { from.cast::<[[u8; 4]; LANES]>().read_unaligned().map(i32::from_le_bytes) }
         fn load_i8(from: *const u8) -> I32 { from.cast::<[i8; LANES]>().read_unaligned().map(i32::from) }
@@ -71,21 +70,17 @@ unsafe impl Simd for Scalar {
         fn sub(a: F32, b: F32) -> F32 { zip(a, b, |a, b| a - b) }
         fn mul(a: F32, b: F32) -> F32 { zip(a, b, |a, b| a * b) }
         fn div(a: F32, b: F32) -> F32 { zip(a, b, |a, b| a / b) }
-        fn sqrt(v: F32) -> F32 { v.map(f32::sqrt) }
         fn fma(a: F32, b: F32, c: F32) -> F32 { std::array::from_fn(|i| a[i].mul_add(b[i], c[i])) }
         fn neg(v: F32) -> F32 { v.map(|x| -x) }
         fn abs(v: F32) -> F32 { v.map(f32::abs) }
         fn max(a: F32, b: F32) -> F32 { zip(a, b, |a, b| if a > b { a } else { b }) }
         fn min(a: F32, b: F32) -> F32 { zip(a, b, |a, b| if a < b { a } else { b }) }
-        fn round(v: F32) -> F32 { v.map(f32::round_ties_even) }
 
         fn less(a: F32, b: F32) -> Mask { zip(a, b, |a, b| a < b) }
         fn less_equal(a: F32, b: F32) -> Mask { zip(a, b, |a, b| a <= b) }
         fn select(mask: Mask, a: F32, b: F32) -> F32 { std::array::from_fn(|i| if mask[i] { a[i] } else { b[i] }) }
-        fn mask_bits(mask: Mask) -> u32 { (0..LANES).map(|i| u32::from(mask[i]) << i).sum() }
 
         fn splat_i32(x: i32) -> I32 { [x; LANES] }
-        fn add_i32(a: I32, b: I32) -> I32 { zip(a, b, i32::wrapping_add) }
         fn sub_i32(a: I32, b: I32) -> I32 { zip(a, b, i32::wrapping_sub) }
         fn max_i32(a: I32, b: I32) -> I32 { zip(a, b, i32::max) }
         fn and(a: I32, b: I32) -> I32 { zip(a, b, |a, b| a & b) }
