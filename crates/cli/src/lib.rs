@@ -1,3 +1,5 @@
-//! The parts of the `goldcrest` command.
+//! The parts of the `goldcrest` command that more than one command uses.
 
-pub mod verify;
+pub mod files;
+pub mod generate;
+pub mod prompts;

@@ -1,0 +1,343 @@
+//! What may be typed.
+
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use goldcrest_engine::sample::SamplingParams;
+use goldcrest_engine::{Activations, EngineOptions, Isa, KvElement};
+
+const MODEL_HELP: &str = "Path of a file or folder, an alias, or org/name[@revision][:quant] of the hub";
+
+#[derive(Debug, Parser)]
+#[command(name = "goldcrest", version, about, max_term_width = 120)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer a prompt, or chat on a terminal
+    Run(RunArgs),
+    /// Show what a model is
+    Show(ShowArgs),
+    /// Show the token ids of a text
+    Tokenize(TokenizeArgs),
+    /// Write the logits of every position of a sequence to a safetensors file
+    Logits(LogitsArgs),
+    /// Compare the engine with the reference outputs of a golden case
+    Verify(VerifyArgs),
+    /// Measure the speed of prompts and replies
+    Bench(BenchArgs),
+    /// Download a model
+    Pull(PullArgs),
+    /// List the models on this machine
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    #[arg(help = MODEL_HELP)]
+    pub model: String,
+    /// Never download: use what is on this machine
+    #[arg(long)]
+    pub offline: bool,
+}
+
+/// How to compute.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineArgs {
+    /// Threads [default: as many as the machine has for us]
+    #[arg(short, long, value_name = "N", value_parser = positive())]
+    pub threads: Option<usize>,
+    /// Instruction set [default: the fastest of this machine]
+    #[arg(long, value_name = "ISA", value_parser = isa())]
+    pub isa: Option<Isa>,
+    /// How products with quantised weights see their input: in eight bits, or as it is
+    #[arg(long, value_enum, default_value_t)]
+    pub activations: ActivationsArg,
+    /// Type of stored keys and values
+    #[arg(long, value_enum, default_value_t)]
+    pub kv: KvArg,
+}
+
+impl EngineArgs {
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions {
+            threads: self.threads,
+            isa: self.isa,
+            activations: match self.activations {
+                ActivationsArg::Q8 => Activations::Q8,
+                ActivationsArg::F32 => Activations::F32,
+            },
+            kv: match self.kv {
+                KvArg::F16 => KvElement::F16,
+                KvArg::F32 => KvElement::F32,
+            },
+            ..EngineOptions::default()
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum ActivationsArg {
+    #[default]
+    Q8,
+    F32,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum KvArg {
+    #[default]
+    F16,
+    F32,
+}
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, Args)]
+#[command(
+    next_help_heading = "Sampling (in this order: bias, penalties, temperature, top-k, top-p, min-p; llama.cpp has temperature last)"
+)]
+pub struct SamplingArgs {
+    /// Divides the logits; at 0 the likeliest token is always taken
+    #[arg(
+        long = "temp",
+        visible_alias = "temperature",
+        value_name = "T",
+        default_value_t = 0.0
+    )]
+    pub temperature: f32,
+    /// Keep this many likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "temperature")]
+    pub top_k: usize,
+    /// Keep the fewest likeliest tokens that together have this share
+    #[arg(long, value_name = "P", default_value_t = 1.0, requires = "temperature")]
+    pub top_p: f32,
+    /// Keep tokens at least this many times as probable as the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0, requires = "temperature")]
+    pub min_p: f32,
+    /// Divides positive logits of tokens seen and multiplies negative ones; 1 is none
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repeat_penalty: f32,
+    /// Subtracted from logits of tokens in the reply
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Subtracted from logits of tokens for every time they are in the reply
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Added to the logit of a token, as ID=BIAS (-inf forbids it); may be given again
+    #[arg(long, value_name = "ID=B", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Seed of the draws: the same seed gives the same reply
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl SamplingArgs {
+    pub fn params(&self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+            ..SamplingParams::default()
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The prompt; piped standard input is appended to it, or is the prompt
+    pub prompt: Option<String>,
+    /// Instructions that precede the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Feed the prompt as it is, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Most tokens of a reply [default: until the model ends it]
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive())]
+    pub max_tokens: Option<usize>,
+    /// End the reply before this text; may be given again
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
+    /// Positions of prompt and reply together [default: what the model was trained for]
+    #[arg(short, long, value_name = "N", value_parser = positive())]
+    pub context: Option<usize>,
+    /// Tell times and speeds on standard error
+    #[arg(long)]
+    pub verbose: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Print the ops of a forward call
+    #[arg(long, group = "what")]
+    pub plan: bool,
+    /// Print the chat template
+    #[arg(long, group = "what")]
+    pub template: bool,
+    /// Print everything as JSON
+    #[arg(long, group = "what")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenizeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The text [default: standard input, to its last byte]
+    pub text: Option<String>,
+    /// Recognise control tokens in the text
+    #[arg(long)]
+    pub special: bool,
+    /// Print the ids alone, with commas between
+    #[arg(long, conflicts_with = "json")]
+    pub ids: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LogitsArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Token ids, with commas between
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', required = true)]
+    pub ids: Vec<u32>,
+    /// The file: one f32 tensor `logits` of shape [ids, vocabulary]
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Tokens of one chunk; changes no bit
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive())]
+    pub chunk: usize,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// Folder of the case
+    pub case: PathBuf,
+    /// Tokens of one chunk of the prompt [default: the prompt whole]
+    #[arg(long, value_name = "N", value_parser = positive())]
+    pub chunk: Option<usize>,
+    /// Threads [default: as many as the machine has for us]
+    #[arg(short, long, value_name = "N", value_parser = positive())]
+    pub threads: Option<usize>,
+    /// Instruction set [default: the fastest of this machine]
+    #[arg(long, value_name = "ISA", value_parser = isa())]
+    pub isa: Option<Isa>,
+    /// Take the model from this file instead of the case's own checkpoint
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Change this key of the configuration first: the case must fail then
+    #[arg(long, value_name = "KEY")]
+    pub perturb: Option<String>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Tokens of the prompt; 0 leaves this test out
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    pub prompt: usize,
+    /// Tokens of the reply, from an empty context; 0 leaves this test out
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    pub reply: usize,
+    /// Repetitions, after one that is not counted
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive())]
+    pub repetitions: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    #[arg(help = "An alias, or org/name[@revision][:quant] of the hub")]
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print names alone
+    #[arg(short, long, conflicts_with = "json")]
+    pub quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A count of at least one.
+fn positive() -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64).range(1..).try_map(usize::try_from)
+}
+
+fn isa() -> impl TypedValueParser<Value = Isa> {
+    PossibleValuesParser::new(["scalar", "avx2", "avx512"]).try_map(|name| name.parse::<Isa>())
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("there is no '=' between id and bias")?;
+    let id = id.parse().map_err(|_| format!("{id:?} is no token id"))?;
+    let bias = bias.parse().map_err(|_| format!("{bias:?} is no number"))?;
+    Ok((id, bias))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn filters_without_a_temperature_are_refused() {
+        let parse = |words: &[&str]| Arguments::try_parse_from([&["goldcrest", "run", "m", "p"], words].concat());
+        assert!(parse(&["--top-k", "5"]).is_err());
+        assert!(parse(&["--top-k", "5", "--temp", "0.7"]).is_ok());
+        assert!(parse(&["--seed", "5"]).is_ok());
+    }
+
+    #[test]
+    fn a_bias_is_an_id_and_a_number() {
+        assert_eq!(logit_bias("7=-1.5"), Ok((7, -1.5)));
+        assert_eq!(logit_bias("7=-inf"), Ok((7, f32::NEG_INFINITY)));
+        for wrong in ["7", "x=1", "7=x", "-1=2", "=1"] {
+            assert!(logit_bias(wrong).is_err(), "{wrong}");
+        }
+    }
+}

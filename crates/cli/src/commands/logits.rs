@@ -1,0 +1,46 @@
+//! `logits`: the logits of every position of a sequence.
+
+use goldcrest::files::TensorFile;
+use goldcrest_engine::{Chunk, Engine, FeedError, Want};
+
+use crate::args::LogitsArgs;
+use crate::model::open_checkpoint;
+use crate::output::{note, size};
+
+pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
+    let (_, checkpoint) = open_checkpoint(&args.model)?;
+    let engine = Engine::open(&checkpoint, args.engine.options())?;
+    let vocabulary = engine.spec().vocabulary;
+    if let Some((index, &id)) = args.ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
+        return Err(FeedError::IdOutsideVocabulary { index, id, vocabulary }.into());
+    }
+    let (positions, context) = (args.ids.len(), engine.spec().context);
+    if positions > context {
+        note(format_args!(
+            "{positions} positions are more than the {context} that the model was trained for"
+        ));
+    }
+    let mut session = engine.session(positions)?;
+    let mut file = TensorFile::create(&args.out, "logits", &[positions, vocabulary])?;
+    let mut logits = Vec::new();
+    for ids in args.ids.chunks(args.chunk) {
+        logits.resize(ids.len() * vocabulary, 0.0);
+        session.feed(
+            Chunk {
+                start: session.position(),
+                ids,
+                want: Want::All,
+            },
+            &mut logits,
+        )?;
+        file.write(&logits)?;
+    }
+    file.finish()?;
+    let bytes = positions * vocabulary * size_of::<f32>();
+    note(format_args!(
+        "{}: logits [{positions}, {vocabulary}], {}",
+        args.out.display(),
+        size(bytes as u64)
+    ));
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! `run`: one reply, or a chat on a terminal.
+
+use goldcrest::generate::Finish;
+
+use super::Outcome;
+use crate::args::RunArgs;
+use crate::chat;
+use crate::input::Piped;
+use crate::model::Model;
+use crate::output::{UsageError, note};
+use crate::reply::{Speaker, message};
+
+pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
+    // How many tokens there are shows later; everything else is known to be right before a model is loaded.
+    args.sampling
+        .params()
+        .validate(u32::MAX as usize + 1)
+        .map_err(|error| UsageError(error.to_string()))?;
+    let piped = Piped::start();
+    if args.prompt.is_none() && piped.is_none() {
+        let speaker = Speaker::new(args, Model::open(&args.model, args.engine.options(), args.raw)?)?;
+        return chat::run(speaker, &args.model.model);
+    }
+    let model = Model::open(&args.model, args.engine.options(), args.raw)?;
+    let prompt = whole_prompt(args, piped)?;
+    let mut speaker = Speaker::new(args, model)?;
+    let ids = speaker.prompt(&[message("user", &prompt)])?;
+    let reply = speaker.reply(&ids)?;
+    Ok(if reply.finish == Finish::Cancelled {
+        Outcome::Interrupted
+    } else {
+        Outcome::Done
+    })
+}
+
+/// The argument, and after it what is piped.
+fn whole_prompt(args: &RunArgs, piped: Option<Piped>) -> anyhow::Result<String> {
+    let Some(prompt) = &args.prompt else {
+        let text = piped.map_or(Ok(String::new()), Piped::all)?;
+        if text.trim().is_empty() {
+            return Err(UsageError("there is no prompt: give one as an argument or on standard input".into()).into());
+        }
+        return Ok(if args.raw {
+            text
+        } else {
+            text.trim_end_matches(['\r', '\n']).to_owned()
+        });
+    };
+    let Some(text) = piped.map_or(Ok(Some(String::new())), Piped::all_unless_silent)? else {
+        note("standard input is open but silent: the prompt is taken alone (</dev/null spares the wait)");
+        return Ok(prompt.clone());
+    };
+    Ok(match text.trim_end_matches(['\r', '\n']) {
+        "" => prompt.clone(),
+        _ if args.raw => format!("{prompt}{text}"),
+        text => format!("{prompt}\n\n{text}"),
+    })
+}

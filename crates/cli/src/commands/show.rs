@@ -1,0 +1,217 @@
+//! `show`: what a model is.
+
+use std::collections::BTreeMap;
+use std::io::{Write, stdout};
+use std::path::Path;
+
+use anyhow::bail;
+use goldcrest::prompts::Prompts;
+use goldcrest_engine::{Activations, Engine, KvElement, ModelSpec, Plan};
+use goldcrest_format::Checkpoint;
+use goldcrest_model::read_spec;
+use goldcrest_model::spec::{Ffn, Layer, Mixer};
+use goldcrest_text::Tokenizer;
+use serde_json::{Value, json};
+
+use crate::args::ShowArgs;
+use crate::model::open_checkpoint;
+use crate::output::{count, size};
+
+pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    let (path, checkpoint) = open_checkpoint(&args.model)?;
+    let mut out = stdout().lock();
+    if args.template {
+        let Some(template) = checkpoint.chat_template() else {
+            bail!("{} has no chat template", path.display())
+        };
+        writeln!(out, "{template}")?;
+        return Ok(());
+    }
+    let spec = read_spec(&checkpoint)?;
+    let plan = Engine::plan_of(&spec, Activations::Q8);
+    if args.plan {
+        write!(out, "{plan}")?;
+        return Ok(());
+    }
+    // A model without a usable vocabulary is still a model.
+    let prompts = Prompts::without_template(&checkpoint);
+    let facts = Facts::new(&path, &checkpoint, &spec, &plan);
+    match (args.json, prompts) {
+        (true, prompts) => writeln!(
+            out,
+            "{:#}",
+            facts.as_json(prompts.ok().as_ref().map(Prompts::tokenizer))
+        )?,
+        (false, Ok(prompts)) => write!(out, "{}{}", facts.as_text(), tokenizer_text(prompts.tokenizer()))?,
+        (false, Err(error)) => write!(out, "{}tokenizer   none that can be used: {error}\n", facts.as_text())?,
+    }
+    Ok(())
+}
+
+/// What is told, gathered.
+struct Facts<'a> {
+    path: &'a Path,
+    spec: &'a ModelSpec,
+    parameters: u64,
+    tensors: usize,
+    bytes: u64,
+    /// Tensors and bytes by storage type.
+    types: BTreeMap<String, (usize, u64)>,
+    /// Layers that are alike in a row.
+    layers: Vec<(usize, String)>,
+    kv_bytes_per_token: usize,
+    template_chars: Option<usize>,
+}
+
+impl<'a> Facts<'a> {
+    fn new(path: &'a Path, checkpoint: &Checkpoint, spec: &'a ModelSpec, plan: &Plan) -> Facts<'a> {
+        let mut types = BTreeMap::<String, (usize, u64)>::new();
+        for tensor in checkpoint.tensors() {
+            let (tensors, bytes) = types.entry(tensor.dtype.to_string()).or_default();
+            *tensors += 1;
+            *bytes += tensor.bytes;
+        }
+        let mut layers: Vec<(usize, String)> = Vec::new();
+        for layer in spec.layers.iter().map(layer_text) {
+            match layers.last_mut() {
+                Some((alike, text)) if *text == layer => *alike += 1,
+                _ => layers.push((1, layer)),
+            }
+        }
+        let kv_width: usize = plan.kvs.iter().map(|kv| kv.heads * (kv.key_dim + kv.value_dim)).sum();
+        Facts {
+            path,
+            spec,
+            parameters: checkpoint.tensors().map(|tensor| tensor.elements() as u64).sum(),
+            tensors: checkpoint.tensors().len(),
+            bytes: checkpoint.bytes(),
+            types,
+            layers,
+            kv_bytes_per_token: kv_width * KvElement::F16.bytes(),
+            template_chars: checkpoint.chat_template().map(|template| template.chars().count()),
+        }
+    }
+
+    fn as_text(&self) -> String {
+        let spec = self.spec;
+        let types = self
+            .types
+            .iter()
+            .map(|(dtype, (tensors, bytes))| format!("{dtype} × {tensors} ({})", size(*bytes)));
+        let mut text = format!(
+            "model       {}\nfamily      {}\nparameters  {} in {} tensors, {}\ntypes       {}\n",
+            self.path.display(),
+            spec.family,
+            count(self.parameters),
+            self.tensors,
+            size(self.bytes),
+            types.collect::<Vec<_>>().join(", ")
+        );
+        let head = if spec.head.tied {
+            "tied to the embedding"
+        } else {
+            "of its own"
+        };
+        text.push_str(&format!(
+            "context     {} tokens\nvocabulary  {}, head {head}\nhidden      {}\nlayers      {}\n",
+            spec.context,
+            spec.vocabulary,
+            spec.hidden,
+            spec.layers.len()
+        ));
+        for (alike, layer) in &self.layers {
+            text.push_str(&format!("  {alike:>3} ×     {layer}\n"));
+        }
+        let template = match self.template_chars {
+            Some(chars) => format!("{chars} characters"),
+            None => "none".to_owned(),
+        };
+        text.push_str(&format!(
+            "keys/values {} a token in f16\ntemplate    {template}\n",
+            size(self.kv_bytes_per_token as u64)
+        ));
+        text
+    }
+
+    fn as_json(&self, tokenizer: Option<&Tokenizer>) -> Value {
+        let spec = self.spec;
+        let types: serde_json::Map<String, Value> = self
+            .types
+            .iter()
+            .map(|(dtype, (tensors, bytes))| (dtype.clone(), json!({ "tensors": tensors, "bytes": bytes })))
+            .collect();
+        let layers: Vec<Value> = spec.layers.iter().map(layer_json).collect();
+        let tokenizer = tokenizer.map(|tokenizer| {
+            let special = tokenizer.special_ids();
+            json!({
+                "vocabulary": tokenizer.vocabulary_len(),
+                "bos": special.bos, "eos": special.eos, "unknown": special.unknown, "padding": special.padding,
+                "ends": tokenizer.end_ids(),
+            })
+        });
+        json!({
+            "path": self.path.display().to_string(),
+            "family": spec.family,
+            "parameters": self.parameters,
+            "tensors": self.tensors,
+            "bytes": self.bytes,
+            "types": types,
+            "context": spec.context,
+            "vocabulary": spec.vocabulary,
+            "hidden": spec.hidden,
+            "tied": spec.head.tied,
+            "layers": layers,
+            "kv_f16_bytes_per_token": self.kv_bytes_per_token,
+            "tokenizer": tokenizer,
+            "chat_template": self.template_chars.is_some(),
+        })
+    }
+}
+
+fn layer_text(layer: &Layer) -> String {
+    let Mixer::Attention(attention) = &layer.mixer.block;
+    let Ffn::Dense(ffn) = &layer.ffn.block;
+    let window = attention
+        .window
+        .map_or(String::new(), |window| format!(", window {window}"));
+    let rope = attention
+        .rope
+        .as_ref()
+        .map_or("no rope".to_owned(), |rope| format!("rope {rope}"));
+    format!(
+        "attention {} heads of {}, {} for keys and values{window}, {rope}; ffn {} {:?}",
+        attention.heads,
+        attention.head_dim,
+        attention.kv_heads,
+        ffn.up.weight.outputs(),
+        ffn.activation
+    )
+}
+
+fn layer_json(layer: &Layer) -> Value {
+    let Mixer::Attention(attention) = &layer.mixer.block;
+    let Ffn::Dense(ffn) = &layer.ffn.block;
+    json!({
+        "heads": attention.heads,
+        "kv_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "window": attention.window,
+        "rope": attention.rope.as_ref().map(ToString::to_string),
+        "query_key_norm": attention.query_norm.is_some(),
+        "bias": attention.query.bias.is_some(),
+        "ffn": ffn.up.weight.outputs(),
+        "activation": format!("{:?}", ffn.activation),
+    })
+}
+
+fn tokenizer_text(tokenizer: &Tokenizer) -> String {
+    let named = |id: u32| format!("{id} {:?}", tokenizer.token_text(id).unwrap_or_default());
+    let special = tokenizer.special_ids();
+    let begin = special.bos.map_or("none".to_owned(), named);
+    let ends: Vec<String> = tokenizer.end_ids().iter().map(|&id| named(id)).collect();
+    format!(
+        "tokenizer   {} tokens\n  begins    {begin}\n  ends      {}\n",
+        tokenizer.vocabulary_len(),
+        ends.join(", ")
+    )
+}

@@ -1,0 +1,261 @@
+//! Files that appear whole or not at all, and one f32 tensor as safetensors.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+/// A safetensors file begins its data at a multiple of this, bytes.
+const DATA_ALIGNMENT: usize = 8;
+
+/// Why a file was not written. Nothing is left behind, and a file of that name is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The system refused.
+    #[error("cannot write {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Not as many values as the shape has.
+    #[error("{}: {found} values for a tensor of {expected}", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Values given.
+        found: usize,
+        /// Values of the shape.
+        expected: usize,
+    },
+}
+
+/// A file in the making. It takes its name in [`AtomicFile::finish`]; before that it has another, under which it is removed when dropped.
+pub struct AtomicFile {
+    /// `None` after the end.
+    file: Option<BufWriter<File>>,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl AtomicFile {
+    /// Begins a file in the folder where it will be.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn create(path: &Path) -> Result<AtomicFile, WriteError> {
+        let fail = |source| WriteError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let name = path
+            .file_name()
+            .ok_or_else(|| fail(io::ErrorKind::IsADirectory.into()))?;
+        if path.is_dir() {
+            return Err(fail(io::ErrorKind::IsADirectory.into()));
+        }
+        let temporary = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+        let file = File::create(&temporary).map_err(fail)?;
+        Ok(AtomicFile {
+            file: Some(BufWriter::new(file)),
+            temporary,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        match &mut self.file {
+            Some(file) => file.write_all(bytes).map_err(|source| WriteError::Io {
+                path: self.path.clone(),
+                source,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the file in its place once it is safe on disk.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn finish(mut self) -> Result<(), WriteError> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        let finished = file
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .and_then(|file| file.sync_all())
+            .and_then(|()| fs::rename(&self.temporary, &self.path));
+        finished.map_err(|source| {
+            self.remove();
+            WriteError::Io {
+                path: self.path.clone(),
+                source,
+            }
+        })
+    }
+
+    fn remove(&self) {
+        // Best effort: the error that led here is the one to tell.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            self.remove();
+        }
+    }
+}
+
+/// A safetensors file of one f32 tensor, written as its values come: the length of the header as eight little-endian bytes, the header
+/// as JSON, the values little-endian.
+pub struct TensorFile {
+    file: AtomicFile,
+    expected: usize,
+    written: usize,
+}
+
+impl TensorFile {
+    /// Begins a file that holds the tensor `name` of `shape`, outermost dimension first.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn create(path: &Path, name: &str, shape: &[usize]) -> Result<TensorFile, WriteError> {
+        let expected: usize = shape.iter().product();
+        let tensor = json!({ "dtype": "F32", "shape": shape, "data_offsets": [0, expected * size_of::<f32>()] });
+        let mut header = json!({ name: tensor }).to_string();
+        header.extend(std::iter::repeat_n(
+            ' ',
+            header.len().next_multiple_of(DATA_ALIGNMENT) - header.len(),
+        ));
+        let mut file = AtomicFile::create(path)?;
+        file.write(&(header.len() as u64).to_le_bytes())?;
+        file.write(header.as_bytes())?;
+        Ok(TensorFile {
+            file,
+            expected,
+            written: 0,
+        })
+    }
+
+    /// Appends values.
+    ///
+    /// # Errors
+    /// [`WriteError`].
+    pub fn write(&mut self, values: &[f32]) -> Result<(), WriteError> {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.written += values.len();
+        self.file.write(&bytes)
+    }
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// [`WriteError`], also if the tensor is not whole.
+    pub fn finish(self) -> Result<(), WriteError> {
+        if self.written != self.expected {
+            let (found, expected) = (self.written, self.expected);
+            return Err(WriteError::Length {
+                path: self.file.path.clone(),
+                found,
+                expected,
+            });
+        }
+        self.file.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fresh folder, removed at the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("goldcrest-files-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+
+        fn names(&self) -> Vec<String> {
+            let entries = fs::read_dir(&self.0).unwrap();
+            entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let folder = Folder::new("whole");
+        let path = folder.0.join("a");
+        fs::write(&path, "old").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"half").unwrap();
+        drop(file);
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), folder.names().len()),
+            ("old".into(), 1)
+        );
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write(b"new").unwrap();
+        file.finish().unwrap();
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), folder.names().len()),
+            ("new".into(), 1)
+        );
+    }
+
+    #[test]
+    fn a_tensor_is_laid_out_as_published() {
+        let folder = Folder::new("tensor");
+        let path = folder.0.join("t.safetensors");
+        let mut file = TensorFile::create(&path, "logits", &[2, 1]).unwrap();
+        file.write(&[1.0]).unwrap();
+        file.write(&[-2.5]).unwrap();
+        file.finish().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let header_len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        assert_eq!(header_len % DATA_ALIGNMENT, 0);
+        let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_len]).unwrap();
+        assert_eq!(
+            header,
+            json!({ "logits": { "dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8] } })
+        );
+        assert_eq!(
+            bytes[8 + header_len..],
+            [1.0f32.to_le_bytes(), (-2.5f32).to_le_bytes()].concat()
+        );
+    }
+
+    #[test]
+    fn a_tensor_that_is_not_whole_is_not_written() {
+        let folder = Folder::new("short");
+        let mut file = TensorFile::create(&folder.0.join("t"), "logits", &[2]).unwrap();
+        file.write(&[1.0]).unwrap();
+        assert!(matches!(
+            file.finish(),
+            Err(WriteError::Length {
+                found: 1,
+                expected: 2,
+                ..
+            })
+        ));
+        assert!(folder.names().is_empty());
+    }
+}
