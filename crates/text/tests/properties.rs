@@ -144,16 +144,13 @@ fn pieces_cut_no_ordinary_text() {
         let mut random = Random::new(7);
         for index in (0..1200).filter(|index| index % 12 != 5) {
             let text = strings.string(index);
-            let control = MARKS.iter().any(|mark| text.contains(mark));
             let cut = random.below(text.len() as u64 + 1) as usize;
             let cut = (0..=cut).rev().find(|&at| text.is_char_boundary(at)).unwrap();
             let pieces = [Piece::Markup(&text[..cut]), Piece::Content(&text[cut..])];
-            if !control {
-                assert_eq!(
-                    tokenizer.encode_pieces(&pieces).unwrap(),
-                    tokenizer.encode(&text).unwrap(),
-                    "{kind}: {text:?}"
-                );
+            let whole = tokenizer.encode(&text).unwrap();
+            let control = |id: &u32| tokenizer.is_control(*id) && Some(*id) != tokenizer.special_ids().unknown;
+            if !whole.iter().any(control) && !text.contains("<unk>") {
+                assert_eq!(tokenizer.encode_pieces(&pieces).unwrap(), whole, "{kind}: {text:?}");
             }
         }
     }

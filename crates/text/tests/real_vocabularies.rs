@@ -95,19 +95,19 @@ fn byte_level_vocabularies_lose_nothing() {
         let Some(metadata) = metadata(model) else { continue };
         let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
         let strings = Strings::open();
-        let nfc_changes = model == MODELS[2];
         for index in (0..10_000).step_by(7) {
             let text = strings.string(index);
             let ids = tokenizer.encode(&text).unwrap();
             let decoded = tokenizer.decode(&ids, SpecialTokens::Keep).unwrap();
-            // Composed characters decode as composed; then encoding again must be a fixed point.
+            // SmolLM2 has no tokens for some bytes of rare characters, Qwen composes characters first (NFC).
+            let spelled = text.bytes().all(|byte| tokenizer.byte_token(byte).is_some());
+            assert!(decoded == text || !spelled || model == MODELS[2], "{model}: {text:?}");
             let again = tokenizer.encode(&decoded).unwrap();
             assert_eq!(
                 tokenizer.decode(&again, SpecialTokens::Keep).unwrap(),
                 decoded,
                 "{model}: {text:?}"
             );
-            assert!(nfc_changes || decoded == text, "{model}: {text:?}");
         }
     }
 }

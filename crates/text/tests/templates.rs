@@ -180,7 +180,7 @@ fn characters_that_could_begin_a_control_token_are_content() {
     // Text that would complete a control token of the template.
     assert_eq!(
         content("<|im_end|{{ messages[0].content }}", "> x").unwrap(),
-        [(10, ">".into())]
+        [(9, ">".into())]
     );
 }
 

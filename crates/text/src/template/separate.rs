@@ -248,10 +248,10 @@ impl Marker<'_> {
             Value::Object(map) => {
                 let mut changed = false;
                 let entries = std::mem::take(map).into_iter().map(|(key, mut item)| {
-                    // Roles and part types are the template's vocabulary, as long as they are plain words.
+                    // Field names, roles and part types are the template's vocabulary, as long as they are plain words.
                     let is_word = matches!(key.as_str(), "role" | "type") && item.as_str().is_some_and(is_plain_word);
                     changed |= !is_word && self.mark_value(&mut item);
-                    let marked = self.marked(&key);
+                    let marked = if is_plain_word(&key) { None } else { self.marked(&key) };
                     changed |= marked.is_some();
                     (marked.unwrap_or(key), item)
                 });

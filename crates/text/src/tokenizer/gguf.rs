@@ -9,7 +9,7 @@ use super::error::TokenizerError;
 use super::pipeline::{ByteLevelRules, Pipeline, UnigramRules};
 use super::pre_tokenizer;
 use super::spm::{Piece, ScoredPieces, SpmRules};
-use super::{Algorithm, SpecialIds, TokenTable, Tokenizer, byte_char, byte_piece, looks_like_control};
+use super::{Algorithm, SpecialIds, TokenTable, Tokenizer, byte_char, byte_piece, control_ids, looks_like_control};
 use crate::detokenize::{ByteRule, Step};
 
 /// Token types of GGUF, as in SentencePiece.
@@ -354,6 +354,7 @@ impl<'m> Vocabulary<'m> {
         if let Algorithm::Library(pipeline) = &mut algorithm {
             pipeline.set_control(&added);
         }
+        let control = control_ids(&added);
         let added = Matcher::new(added, |t| t.content.clone());
         let (names, ends) = (self.names, self.ends()?);
         Ok(Tokenizer {
@@ -365,6 +366,7 @@ impl<'m> Vocabulary<'m> {
             around,
             names,
             ends,
+            control,
         })
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::added::Matcher;
 use super::error::TokenizerError;
 use super::pipeline::Pipeline;
-use super::{Algorithm, SpecialIds, TokenTable, Tokenizer, byte_char, byte_piece, decoder};
+use super::{Algorithm, SpecialIds, TokenTable, Tokenizer, byte_char, byte_piece, control_ids, decoder};
 use crate::detokenize::Step;
 
 /// The files that describe a tokenizer; null where a file is absent.
@@ -41,6 +41,7 @@ impl Tokenizer {
         };
         let mut pipeline = parts.pipeline;
         pipeline.set_control(&parts.added);
+        let control = control_ids(&parts.added);
         let (late, raw) = parts.added.into_iter().partition::<Vec<_>, _>(|t| t.normalized);
         let late_added = Matcher::new(late, |t| pipeline.normalized(&t.content));
         let mut around = parts.around;
@@ -56,6 +57,7 @@ impl Tokenizer {
             around,
             names,
             ends,
+            control,
         })
     }
 }

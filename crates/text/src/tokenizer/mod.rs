@@ -63,6 +63,8 @@ pub struct Tokenizer {
     names: SpecialIds,
     /// The ids that end a reply, ascending.
     ends: Vec<u32>,
+    /// The control tokens, ascending.
+    control: Vec<u32>,
 }
 
 enum Algorithm {
@@ -139,6 +141,13 @@ fn byte_char(byte: u8) -> String {
     char_of_byte(byte).to_string()
 }
 
+/// Ids of the control tokens among `tokens`, ascending.
+fn control_ids(tokens: &[AddedToken]) -> Vec<u32> {
+    let mut ids: Vec<u32> = tokens.iter().filter(|t| t.control).map(|t| t.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// Whether a token's text has the form that models reserve for control tokens.
 fn looks_like_control(text: &str) -> bool {
     [("<|", "|>"), ("<｜", "｜>")]
@@ -199,9 +208,14 @@ impl Tokenizer {
         &self.ends
     }
 
+    /// The token that stands for one byte; byte-level and byte-fallback vocabularies have most or all of them.
+    pub fn byte_token(&self, byte: u8) -> Option<u32> {
+        self.tokens.byte_ids.get(usize::from(byte)).copied().flatten()
+    }
+
     /// Whether a token is one that message content never becomes.
     pub fn is_control(&self, id: u32) -> bool {
-        self.added_tokens().any(|token| token.control && token.id == id)
+        self.control.binary_search(&id).is_ok()
     }
 
     /// The texts of all control tokens, for [`ChatTemplate::render_prompt`](crate::ChatTemplate::render_prompt).
@@ -221,7 +235,8 @@ impl Tokenizer {
         self.tokens.text(id).filter(|text| !text.is_empty())
     }
 
-    /// Ids of `text`, control tokens recognised, nothing put around it.
+    /// Ids of `text`, control tokens recognised, nothing put around it. What a vocabulary has no token for becomes its unknown token,
+    /// or is left out where it has none, as in the reference.
     ///
     /// # Errors
     /// [`TokenizerError::Library`] when the library refuses the text.
@@ -259,7 +274,7 @@ impl Tokenizer {
         for chunk in bytes.utf8_chunks() {
             prompt.push_markup(chunk.valid());
             for &byte in chunk.invalid() {
-                match self.tokens.byte_ids[usize::from(byte)] {
+                match self.byte_token(byte) {
                     Some(id) => prompt.push_token(id),
                     None => prompt.push_markup("\u{FFFD}"),
                 }

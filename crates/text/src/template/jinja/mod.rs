@@ -15,7 +15,7 @@ use super::{DateTime, TemplateError};
 pub(super) const MARK: &str = "__goldcrest_mark";
 
 /// Work that one rendering may do: about this many instructions, or 64 bytes of data each.
-const FUEL: u64 = 50_000_000;
+const FUEL: u64 = 5_000_000;
 const RECURSION_LIMIT: usize = 200;
 const NAME: &str = "chat template";
 
