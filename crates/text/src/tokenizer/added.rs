@@ -117,10 +117,9 @@ impl Matcher {
             let Some(next) = self.child(node, byte) else { break };
             node = next;
             let end = start + offset + 1;
-            if let Some(token) = self.nodes[node].token.map(|t| &self.tokens[t]) {
-                if !token.control || control_allowed(&(start..end)) {
-                    best = Some((end, token));
-                }
+            let token = self.nodes[node].token.map(|t| &self.tokens[t]);
+            if let Some(token) = token.filter(|t| !t.control || control_allowed(&(start..end))) {
+                best = Some((end, token));
             }
         }
         best

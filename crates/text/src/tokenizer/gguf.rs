@@ -150,7 +150,13 @@ impl<'m> Vocabulary<'m> {
         let around = self.around(rules.add_bos, false)?;
         let decoder = vec![Step::ByteLevel { held: Vec::new() }];
         let texts = self.texts(|_, text, kind| (kind != TokenType::Unused).then(|| text.to_owned()));
-        self.finish(Algorithm::Library(pipeline), &texts, decoder, around, byte_char)
+        self.finish(
+            Algorithm::Library(Box::new(pipeline)),
+            &texts,
+            decoder,
+            around,
+            byte_char,
+        )
     }
 
     /// The merges as pairs of token texts. Each side and the result must be tokens.
@@ -209,7 +215,7 @@ impl<'m> Vocabulary<'m> {
             add_space_prefix: self.flag("tokenizer.ggml.add_space_prefix", true)?,
             remove_extra_whitespaces: self.flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
         };
-        let algorithm = Algorithm::Scores(ScoredPieces::new(pieces, byte_ids, self.names.unknown, rules));
+        let algorithm = Algorithm::Scores(Box::new(ScoredPieces::new(pieces, byte_ids, self.names.unknown, rules)));
         self.finish_sentencepiece(algorithm, rules, self.around(true, false)?)
     }
 
@@ -258,7 +264,7 @@ impl<'m> Vocabulary<'m> {
             add_space_prefix: rules.add_space_prefix,
         };
         let pipeline = Pipeline::unigram(pieces, self.names.unknown.map(|id| id as usize), &unigram_rules)?;
-        self.finish_sentencepiece(Algorithm::Library(pipeline), rules, self.around(false, true)?)
+        self.finish_sentencepiece(Algorithm::Library(Box::new(pipeline)), rules, self.around(false, true)?)
     }
 
     fn finish_sentencepiece(
@@ -322,7 +328,13 @@ impl<'m> Vocabulary<'m> {
             cleanup: true,
             started: false,
         }];
-        self.finish(Algorithm::Library(pipeline), &texts, decoder, around, byte_piece)
+        self.finish(
+            Algorithm::Library(Box::new(pipeline)),
+            &texts,
+            decoder,
+            around,
+            byte_piece,
+        )
     }
 
     fn around(&self, bos_by_default: bool, eos_by_default: bool) -> Result<Around, TokenizerError> {

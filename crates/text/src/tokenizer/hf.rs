@@ -49,7 +49,7 @@ impl Tokenizer {
         let ends = ends(files.generation_config, names.eos, tokens.ends.len())?;
         let added = Matcher::new(raw, |t| t.content.clone());
         Ok(Tokenizer {
-            algorithm: Algorithm::Library(pipeline),
+            algorithm: Algorithm::Library(Box::new(pipeline)),
             added,
             late_added,
             tokens,

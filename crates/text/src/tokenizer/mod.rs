@@ -68,8 +68,8 @@ pub struct Tokenizer {
 }
 
 enum Algorithm {
-    Library(Pipeline),
-    Scores(ScoredPieces),
+    Library(Box<Pipeline>),
+    Scores(Box<ScoredPieces>),
 }
 
 /// Ids with a role. All lie inside the vocabulary.
