@@ -1,0 +1,121 @@
+//! What the tests of engines share: models, ids, bits of logits, recorded hashes.
+#![allow(dead_code)] // each test binary uses its own part
+
+pub mod gguf;
+pub mod hashes;
+
+use std::path::{Path, PathBuf};
+
+use goldcrest_engine::{Chunk, Engine, EngineOptions, Session, Want};
+use goldcrest_format::Checkpoint;
+use serde_json::Value;
+
+/// The folder of what all crates' tests read.
+pub fn tests_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
+}
+
+/// A JSON file below [`tests_folder`].
+pub fn json(path: &str) -> Value {
+    let path = tests_folder().join(path);
+    let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The integers of a JSON array.
+pub fn ids(array: &Value) -> Vec<u32> {
+    let number = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok()).expect("a token id");
+    array.as_array().expect("an array of ids").iter().map(number).collect()
+}
+
+/// The names of the golden cases, sorted.
+pub fn golden_cases() -> Vec<String> {
+    let folder = std::fs::read_dir(tests_folder().join("goldens")).unwrap();
+    let entries = folder.map(|entry| entry.unwrap()).filter(|entry| entry.path().join("case.json").exists());
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert!(names.len() >= 14, "golden cases are missing: {names:?}");
+    names
+}
+
+/// A golden case's checkpoint.
+pub fn golden(case: &str) -> Checkpoint {
+    open(&tests_folder().join("goldens").join(case))
+}
+
+/// A golden case as another program converted it.
+pub fn golden_gguf(case: &str) -> Option<Checkpoint> {
+    let path = tests_folder().join(format!("goldens-gguf/{case}.gguf"));
+    path.exists().then(|| open(&path))
+}
+
+pub fn open(path: &Path) -> Checkpoint {
+    Checkpoint::open(path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn engine(checkpoint: &Checkpoint, options: EngineOptions) -> Engine {
+    Engine::open(checkpoint, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn session(engine: &Engine, capacity: usize) -> Session {
+    engine.session(capacity).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Feeds `ids` as the next chunk and returns the wanted rows' logits.
+pub fn feed(session: &mut Session, ids: &[u32], want: Want) -> Vec<f32> {
+    let mut logits = vec![f32::NAN; want.count(ids.len()) * session.engine().spec().vocabulary];
+    let chunk = Chunk { start: session.position(), ids, want };
+    session.feed(chunk, &mut logits).unwrap_or_else(|error| panic!("{error}"));
+    logits
+}
+
+/// Bits, so that equality is exact and NaN equals itself.
+pub fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// The index of the largest number, the first of equal ones.
+pub fn argmax(row: &[f32]) -> usize {
+    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).expect("a row of logits")
+}
+
+/// SplitMix64: ids and bytes from a seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    pub fn ids(&mut self, count: usize, vocabulary: usize) -> Vec<u32> {
+        (0..count).map(|_| self.below(vocabulary) as u32).collect()
+    }
+}
+
+/// KL(p ‖ q) of the distributions of two rows of logits, in nats.
+pub fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let (p_max, q_max) = (f64::from(p[argmax(p)]), f64::from(q[argmax(q)]));
+    let (mut p_sum, mut q_sum, mut weighted) = (0.0, 0.0, 0.0);
+    for (&p, &q) in p.iter().zip(q) {
+        let (p, q) = (f64::from(p) - p_max, f64::from(q) - q_max);
+        let weight = libm::exp(p);
+        p_sum += weight;
+        q_sum += libm::exp(q);
+        weighted += weight * (p - q);
+    }
+    weighted / p_sum - libm::log(p_sum) + libm::log(q_sum)
+}
+
+/// The natural log-probability of `id`.
+pub fn log_prob(row: &[f32], id: u32) -> f64 {
+    let max = f64::from(row[argmax(row)]);
+    let sum: f64 = row.iter().map(|x| libm::exp(f64::from(*x) - max)).sum();
+    f64::from(row[id as usize]) - max - libm::log(sum)
+}
