@@ -61,9 +61,10 @@ pub struct EngineArgs {
     /// Instruction set [default: the fastest of this machine]
     #[arg(long, value_name = "ISA", value_parser = isa())]
     pub isa: Option<Isa>,
-    /// How products with quantised weights see their input: in eight bits, or as it is
-    #[arg(long, value_enum, default_value_t)]
-    pub activations: ActivationsArg,
+    /// How products with quantised weights see their input: in eight bits, or as it is [default: as it is in models under 256 MiB,
+    /// whose answers eight bits can change; else in eight bits]
+    #[arg(long, value_enum)]
+    pub activations: Option<ActivationsArg>,
     /// Type of stored keys and values
     #[arg(long, value_enum, default_value_t)]
     pub kv: KvArg,
@@ -74,10 +75,10 @@ impl EngineArgs {
         EngineOptions {
             threads: self.threads,
             isa: self.isa,
-            activations: match self.activations {
+            activations: self.activations.map(|activations| match activations {
                 ActivationsArg::Q8 => Activations::Q8,
                 ActivationsArg::F32 => Activations::F32,
-            },
+            }),
             kv: match self.kv {
                 KvArg::F16 => KvElement::F16,
                 KvArg::F32 => KvElement::F32,
@@ -87,9 +88,8 @@ impl EngineArgs {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ActivationsArg {
-    #[default]
     Q8,
     F32,
 }

@@ -38,7 +38,12 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        CpuOptions { threads: None, isa: None, kv: KvElement::F16, max_rows: 512 }
+        CpuOptions {
+            threads: None,
+            isa: None,
+            kv: KvElement::F16,
+            max_rows: 512,
+        }
     }
 }
 
@@ -53,7 +58,7 @@ pub enum CpuError {
     #[error(transparent)]
     Alloc(#[from] AllocError),
     #[error("reading the tensor '{tensor}': {source}")]
-    Weights { tensor: String, source: FormatError },
+    Weights { tensor: String, source: Box<FormatError> },
     #[error("the tensor '{tensor}' is missing")]
     MissingTensor { tensor: String },
     #[error(transparent)]

@@ -24,12 +24,19 @@ pub struct LayerState {
 impl State {
     pub fn new(plan: &Plan, element: KvElement, capacity: usize) -> State {
         let layer = |kv: &Kv| LayerState {
-            layout: KvLayout { k_dim: kv.key_dim, v_dim: kv.value_dim, element },
+            layout: KvLayout {
+                k_dim: kv.key_dim,
+                v_dim: kv.value_dim,
+                element,
+            },
             heads: kv.heads,
             window: kv.window,
             pages: (0..capacity.div_ceil(SEGMENT_POSITIONS)).map(|_| None).collect(),
         };
-        State { layers: plan.kvs.iter().map(layer).collect(), length: 0 }
+        State {
+            layers: plan.kvs.iter().map(layer).collect(),
+            length: 0,
+        }
     }
 
     pub fn length(&self) -> usize {
@@ -101,7 +108,9 @@ impl State {
             for position in layer.oldest_needed(self.length)..self.length {
                 let slot = position % SEGMENT_POSITIONS;
                 for head in 0..layer.heads {
-                    let Some(page) = layer.page(position / SEGMENT_POSITIONS, head) else { continue };
+                    let Some(page) = layer.page(position / SEGMENT_POSITIONS, head) else {
+                        continue;
+                    };
                     layer.layout.read_k(page, slot, &mut key);
                     layer.layout.read_v(page, slot, &mut value);
                     out.extend(key.iter().chain(&value).flat_map(|x| x.to_le_bytes()));
@@ -125,13 +134,18 @@ impl LayerState {
     /// Stores the keys and values of all heads at one position, whose page [`State::reserve`] has made. Returns how many numbers
     /// saturated.
     pub fn write(&mut self, position: usize, keys: &[f32], values: &[f32]) -> usize {
-        let page = self.pages[position / SEGMENT_POSITIONS].as_mut().expect("reserved before the call");
+        let page = self.pages[position / SEGMENT_POSITIONS]
+            .as_mut()
+            .expect("reserved before the call");
         let layout = self.layout;
         let heads = page.chunks_exact_mut(layout.page_bytes());
         let keys = keys.chunks_exact(layout.k_dim);
         let values = values.chunks_exact(layout.v_dim);
         let slot = position % SEGMENT_POSITIONS;
-        heads.zip(keys.zip(values)).map(|(page, (key, value))| layout.write(page, slot, key, value)).sum()
+        heads
+            .zip(keys.zip(values))
+            .map(|(page, (key, value))| layout.write(page, slot, key, value))
+            .sum()
     }
 
     /// First position that a token fed at `length` can see.

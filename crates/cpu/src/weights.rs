@@ -60,7 +60,13 @@ impl Weights {
         for matrix in &plan.matrices {
             let panel_type = panel_type(matrix.dtype).unwrap_or(PanelType::F32);
             let panel_bytes = panel_type.panel_bytes(matrix.cols);
-            let panels = Panels { panel_type, outputs: matrix.outputs(), k: matrix.cols, panel_bytes, start: bytes };
+            let panels = Panels {
+                panel_type,
+                outputs: matrix.outputs(),
+                k: matrix.cols,
+                panel_bytes,
+                start: bytes,
+            };
             // Saturated, so that a size beyond the address space is refused by the allocation.
             bytes = bytes.saturating_add(panels.count().saturating_mul(panel_bytes));
             matrices.push(panels);
@@ -70,7 +76,11 @@ impl Weights {
             let target = &mut buffer[panels.start..][..panels.count() * panels.panel_bytes];
             load_matrix(checkpoint, matrix, panels, target, pool)?;
         }
-        let vectors = plan.vectors.iter().map(|vector| load_vector(checkpoint, vector)).collect::<Result<_, _>>()?;
+        let vectors = plan
+            .vectors
+            .iter()
+            .map(|vector| load_vector(checkpoint, vector))
+            .collect::<Result<_, _>>()?;
         let ropes = plan.ropes.iter().map(|rope| {
             let divisors = match &rope.scaling {
                 RopeScaling::Divisors(vector) => load_vector(checkpoint, vector)?,
@@ -79,7 +89,12 @@ impl Weights {
             Ok(rope.frequencies(&divisors))
         });
         let ropes = ropes.collect::<Result<_, CpuError>>()?;
-        Ok(Weights { panels: buffer, matrices, vectors, ropes })
+        Ok(Weights {
+            panels: buffer,
+            matrices,
+            vectors,
+            ropes,
+        })
     }
 
     pub fn matrix(&self, id: MatrixId) -> Panels {
@@ -101,7 +116,9 @@ impl Weights {
 
     /// Decodes one row of a matrix.
     pub fn row(&self, panels: &Panels, row: usize, out: &mut [f32]) {
-        panels.panel_type.unpack_row(self.panel(panels, row / PANEL_ROWS), row % PANEL_ROWS, out);
+        panels
+            .panel_type
+            .unpack_row(self.panel(panels, row / PANEL_ROWS), row % PANEL_ROWS, out);
     }
 
     pub fn bytes(&self) -> usize {
@@ -110,7 +127,9 @@ impl Weights {
 }
 
 fn find<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> Result<&'a TensorInfo, CpuError> {
-    checkpoint.tensor(tensor).ok_or_else(|| CpuError::MissingTensor { tensor: tensor.to_string() })
+    checkpoint.tensor(tensor).ok_or_else(|| CpuError::MissingTensor {
+        tensor: tensor.to_string(),
+    })
 }
 
 /// Reads and packs a matrix, the threads taking panels one after another.
@@ -154,7 +173,13 @@ struct RowReader<'a> {
 
 impl<'a> RowReader<'a> {
     fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Self {
-        RowReader { checkpoint, info, matrix, bytes: Vec::new(), decoded: Vec::new() }
+        RowReader {
+            checkpoint,
+            info,
+            matrix,
+            bytes: Vec::new(),
+            decoded: Vec::new(),
+        }
     }
 
     fn pack_panel(&mut self, panels: &Panels, index: usize, target: &mut [u8]) -> Result<(), CpuError> {
@@ -167,7 +192,10 @@ impl<'a> RowReader<'a> {
         } else {
             self.read_decoded(first, rows, panels.k)
         };
-        read.map_err(|source| CpuError::Weights { tensor: self.matrix.tensor.clone(), source })?;
+        read.map_err(|source| CpuError::Weights {
+            tensor: self.matrix.tensor.clone(),
+            source: Box::new(source),
+        })?;
         let slices: Vec<&[u8]> = self.bytes.chunks_exact(row_bytes).collect();
         panels.panel_type.pack(&slices, panels.k, target);
         Ok(())
@@ -178,14 +206,20 @@ impl<'a> RowReader<'a> {
         self.matrix.rows.start + self.matrix.order.source(row)
     }
 
-    fn read_stored(&mut self, first: usize, rows: usize, row_bytes: usize) -> Result<(), goldcrest_format::FormatError> {
+    fn read_stored(
+        &mut self,
+        first: usize,
+        rows: usize,
+        row_bytes: usize,
+    ) -> Result<(), goldcrest_format::FormatError> {
         if self.matrix.order == RowOrder::Plain {
             let offset = self.source_row(first) as u64 * row_bytes as u64;
             return self.checkpoint.read(self.info, offset, &mut self.bytes);
         }
         for i in 0..rows {
             let offset = self.source_row(first + i) as u64 * row_bytes as u64;
-            self.checkpoint.read(self.info, offset, &mut self.bytes[i * row_bytes..][..row_bytes])?;
+            self.checkpoint
+                .read(self.info, offset, &mut self.bytes[i * row_bytes..][..row_bytes])?;
         }
         Ok(())
     }
@@ -193,7 +227,8 @@ impl<'a> RowReader<'a> {
     fn read_decoded(&mut self, first: usize, rows: usize, k: usize) -> Result<(), goldcrest_format::FormatError> {
         self.decoded.resize(k, 0.0);
         for i in 0..rows {
-            self.checkpoint.decode_rows(self.info, self.source_row(first + i), &mut self.decoded)?;
+            self.checkpoint
+                .decode_rows(self.info, self.source_row(first + i), &mut self.decoded)?;
             let target = &mut self.bytes[i * k * 4..][..k * 4];
             for (bytes, value) in target.chunks_exact_mut(4).zip(&self.decoded) {
                 bytes.copy_from_slice(&value.to_le_bytes());
@@ -208,6 +243,11 @@ fn load_vector(checkpoint: &Checkpoint, vector: &Vector) -> Result<Vec<f32>, Cpu
     let mut stored = vec![0.0; vector.len];
     checkpoint
         .decode(info, &mut stored)
-        .map_err(|source| CpuError::Weights { tensor: vector.tensor.clone(), source })?;
-    Ok((0..vector.len).map(|i| stored[vector.order.source(i)] + vector.offset).collect())
+        .map_err(|source| CpuError::Weights {
+            tensor: vector.tensor.clone(),
+            source: Box::new(source),
+        })?;
+    Ok((0..vector.len)
+        .map(|i| stored[vector.order.source(i)] + vector.offset)
+        .collect())
 }

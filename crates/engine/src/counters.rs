@@ -116,12 +116,18 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
             Op::Embed { table, .. } => self.weight_bytes(table.0, self.rows),
             Op::MatMul { weight, out, .. } => {
                 let idle = self.plan.buffer(out).rows == Rows::Wanted && self.wanted == 0;
-                if idle { 0 } else { self.weight_bytes(weight.0, self.plan.matrix(weight).outputs()) }
+                if idle {
+                    0
+                } else {
+                    self.weight_bytes(weight.0, self.plan.matrix(weight).outputs())
+                }
             }
             Op::KvWrite { kv, .. } => self.position_bytes(kv.0) * self.rows as u64,
             Op::Attend { kv, .. } => {
                 let window = self.plan.kvs[kv.0].window.unwrap_or(usize::MAX);
-                let seen: usize = (self.start..self.start + self.rows).map(|position| window.min(position + 1)).sum();
+                let seen: usize = (self.start..self.start + self.rows)
+                    .map(|position| window.min(position + 1))
+                    .sum();
                 self.position_bytes(kv.0) * seen as u64
             }
             _ => 0,

@@ -155,7 +155,9 @@ pub enum RewindError {
         position: usize,
     },
     /// A window has moved past what would be seen again.
-    #[error("cannot rewind to {length}: windowed layers have let go of what comes before; the shortest possible is {shortest}")]
+    #[error(
+        "cannot rewind to {length}: windowed layers have let go of what comes before; the shortest possible is {shortest}"
+    )]
     Gone {
         /// Length asked for.
         length: usize,
@@ -181,7 +183,14 @@ impl Session {
             return Err(SessionError::NoCapacity);
         }
         let state = engine.backend().state(engine.program(), capacity)?;
-        Ok(Session { engine, state, ids: Vec::new(), capacity, counters: None, wanted: Vec::new() })
+        Ok(Session {
+            engine,
+            state,
+            ids: Vec::new(),
+            capacity,
+            counters: None,
+            wanted: Vec::new(),
+        })
     }
 
     /// Feeds a chunk. `logits` receives `[wanted rows, vocabulary]` in the order of the rows.
@@ -204,7 +213,9 @@ impl Session {
         let mut rest = logits;
         for from in (0..chunk.ids.len()).step_by(max_rows) {
             if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-                return Err(FeedError::Cancelled { position: self.position() });
+                return Err(FeedError::Cancelled {
+                    position: self.position(),
+                });
             }
             let to = chunk.ids.len().min(from + max_rows);
             self.wanted.clear();
@@ -224,13 +235,20 @@ impl Session {
             return Err(FeedError::EmptyChunk);
         }
         if chunk.start != position {
-            return Err(FeedError::WrongStart { start: chunk.start, position });
+            return Err(FeedError::WrongStart {
+                start: chunk.start,
+                position,
+            });
         }
         if let Some((index, &id)) = chunk.ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
             return Err(FeedError::IdOutsideVocabulary { index, id, vocabulary });
         }
         if tokens > self.capacity - position {
-            return Err(FeedError::CapacityExceeded { tokens, position, capacity: self.capacity });
+            return Err(FeedError::CapacityExceeded {
+                tokens,
+                position,
+                capacity: self.capacity,
+            });
         }
         if let Want::Rows(rows) = chunk.want {
             let mut next = 0;
@@ -243,14 +261,25 @@ impl Session {
         }
         let expected = chunk.want.count(tokens) * vocabulary;
         if logits_len != expected {
-            return Err(FeedError::LogitsLength { found: logits_len, expected });
+            return Err(FeedError::LogitsLength {
+                found: logits_len,
+                expected,
+            });
         }
         Ok(())
     }
 
-    fn forward(&mut self, ids: &[u32], logits: &mut [f32], probe: &mut Option<&mut dyn Probe>) -> Result<(), FeedError> {
+    fn forward(
+        &mut self,
+        ids: &[u32],
+        logits: &mut [f32],
+        probe: &mut Option<&mut dyn Probe>,
+    ) -> Result<(), FeedError> {
         let engine = self.engine.clone();
-        let parts = [Part { ids, wanted: &self.wanted }];
+        let parts = [Part {
+            ids,
+            wanted: &self.wanted,
+        }];
         let batch = Batch { parts: &parts };
         let mut states = [&mut self.state];
         let forward = |states: &mut [&mut State], logits: &mut [f32], probe: Option<&mut dyn Probe>| {
@@ -270,7 +299,10 @@ impl Session {
                 result
             }
         };
-        result.map_err(|source| FeedError::Forward { position: self.ids.len(), source })?;
+        result.map_err(|source| FeedError::Forward {
+            position: self.ids.len(),
+            source,
+        })?;
         self.ids.extend_from_slice(ids);
         Ok(())
     }
@@ -305,7 +337,9 @@ impl Session {
             return Err(RewindError::Ahead { length, position });
         }
         let backend = self.engine.backend();
-        backend.rewind(&mut self.state, length).map_err(|shortest| RewindError::Gone { length, shortest })?;
+        backend
+            .rewind(&mut self.state, length)
+            .map_err(|shortest| RewindError::Gone { length, shortest })?;
         self.ids.truncate(length);
         Ok(())
     }

@@ -90,7 +90,10 @@ impl Case {
     /// [`CaseError`].
     pub fn open(folder: &Path) -> Result<Case, CaseError> {
         let path = folder.join("case.json");
-        let text = std::fs::read(&path).map_err(|source| CaseError::Read { path: path.clone(), source })?;
+        let text = std::fs::read(&path).map_err(|source| CaseError::Read {
+            path: path.clone(),
+            source,
+        })?;
         let file: CaseFile = serde_json::from_slice(&text).map_err(|source| CaseError::Json { path, source })?;
         let reference = Checkpoint::open(&folder.join("reference.safetensors"))?;
         let vocabulary = reference.tensor("logits").map_or(0, |info| info.row_elements());
@@ -101,14 +104,24 @@ impl Case {
             let shape = [file.sampled_positions.len(), info.row_elements()];
             residuals.push(read(&reference, &info.name, &shape)?);
         }
-        Ok(Case { file, logits, step_logits, residuals })
+        Ok(Case {
+            file,
+            logits,
+            step_logits,
+            residuals,
+        })
     }
 }
 
 fn read(reference: &Checkpoint, tensor: &str, shape: &[usize]) -> Result<Vec<f32>, CaseError> {
-    let info = reference.tensor(tensor).filter(|info| info.shape == shape && info.dtype == DType::F32);
+    let info = reference
+        .tensor(tensor)
+        .filter(|info| info.shape == shape && info.dtype == DType::F32);
     let Some(info) = info else {
-        return Err(CaseError::Reference { tensor: tensor.into(), expected: shape.to_vec() });
+        return Err(CaseError::Reference {
+            tensor: tensor.into(),
+            expected: shape.to_vec(),
+        });
     };
     let mut values = vec![0.0; info.elements()];
     reference.decode(info, &mut values)?;

@@ -20,11 +20,16 @@ pub enum PerturbError {
 
 /// Changes `key`, spelled as in `sensitivity.config`.
 pub fn perturb(config: &mut Config, key: &str) -> Result<(), PerturbError> {
-    let Config::Hf(config) = config else { return Err(PerturbError::Gguf) };
+    let Config::Hf(config) = config else {
+        return Err(PerturbError::Gguf);
+    };
     match key {
         // Two labels of the cases stand for more than a key.
         "query scaling by head_dim" => {
-            let head_dim = config.get("head_dim").cloned().ok_or_else(|| PerturbError::NoSuchKey("head_dim".into()))?;
+            let head_dim = config
+                .get("head_dim")
+                .cloned()
+                .ok_or_else(|| PerturbError::NoSuchKey("head_dim".into()))?;
             config.insert("query_pre_attn_scalar".into(), head_dim);
         }
         "use_sliding_window" => {
@@ -65,7 +70,11 @@ fn rule(key: &str, value: &Value) -> Option<Value> {
         "hidden_activation" => json!("silu"),
         "layer_types" => json!(vec!["full_attention"; value.as_array()?.len()]),
         "sliding_window_pattern" => json!(value.as_u64()? + 1),
-        "no_rope_layers" => value.as_array()?.iter().map(|flag| json!(1 - flag.as_i64().unwrap_or(0))).collect(),
+        "no_rope_layers" => value
+            .as_array()?
+            .iter()
+            .map(|flag| json!(1 - flag.as_i64().unwrap_or(0)))
+            .collect(),
         _ => return None,
     })
 }

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use goldcrest_engine::{Chunk, Engine, EngineOptions, FeedError, Interrupted, OpenError, Op, Probe, SessionError, Want, Watch};
+use goldcrest_engine::{
+    Chunk, Engine, EngineOptions, FeedError, Interrupted, Op, OpenError, Probe, SessionError, Want, Watch,
+};
 use goldcrest_format::{Checkpoint, FormatError};
 use serde::Serialize;
 
@@ -27,7 +29,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { chunk: None, model: None, perturb: None, engine: EngineOptions::exact() }
+        Options {
+            chunk: None,
+            model: None,
+            perturb: None,
+            engine: EngineOptions::exact(),
+        }
     }
 }
 
@@ -96,7 +103,10 @@ pub fn verify(folder: &Path, options: &Options) -> Result<Report, VerifyError> {
     let vocabulary = engine.spec().vocabulary;
     let expected = case.logits.len() / case.file.prompt_ids.len().max(1);
     if vocabulary != expected {
-        return Err(VerifyError::Vocabulary { expected, found: vocabulary });
+        return Err(VerifyError::Vocabulary {
+            expected,
+            found: vocabulary,
+        });
     }
     let outputs = run(&case, &engine, options.chunk)?;
     Ok(judge(&case, &outputs, vocabulary))
@@ -117,17 +127,39 @@ fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, Ve
     for ids in prompt.chunks(chunk.unwrap_or(prompt.len()).max(1)) {
         let start = session.position();
         let out = &mut logits[start * vocabulary..][..ids.len() * vocabulary];
-        let watch = Watch { cancel: None, probe: Some(&mut capture) };
-        session.feed_watched(Chunk { start, ids, want: Want::All }, out, watch)?;
+        let watch = Watch {
+            cancel: None,
+            probe: Some(&mut capture),
+        };
+        session.feed_watched(
+            Chunk {
+                start,
+                ids,
+                want: Want::All,
+            },
+            out,
+            watch,
+        )?;
     }
     let mut step_logits = logits[(prompt.len() - 1) * vocabulary..].to_vec();
     let mut row = vec![0.0; vocabulary];
     for id in &greedy[..greedy.len() - 1] {
         let start = session.position();
-        session.feed(Chunk { start, ids: &[*id], want: Want::Last }, &mut row)?;
+        session.feed(
+            Chunk {
+                start,
+                ids: &[*id],
+                want: Want::Last,
+            },
+            &mut row,
+        )?;
         step_logits.extend_from_slice(&row);
     }
-    Ok(Outputs { logits, step_logits, residuals: capture.residuals })
+    Ok(Outputs {
+        logits,
+        step_logits,
+        residuals: capture.residuals,
+    })
 }
 
 /// Keeps the residual stream at some positions.
@@ -142,7 +174,12 @@ struct Capture<'a> {
 impl<'a> Capture<'a> {
     fn new(engine: &Engine, positions: &'a [usize]) -> Self {
         let residuals = vec![Vec::new(); engine.spec().layers.len() + 1];
-        Capture { hidden: engine.spec().hidden, positions, start: 0, residuals }
+        Capture {
+            hidden: engine.spec().hidden,
+            positions,
+            start: 0,
+            residuals,
+        }
     }
 }
 
@@ -150,7 +187,11 @@ impl Probe for Capture<'_> {
     fn after_op(&mut self, _: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted> {
         let Op::Boundary { layer, .. } = *op else { return Ok(()) };
         let rows = boundary.len() / self.hidden;
-        for position in self.positions.iter().filter(|position| (self.start..self.start + rows).contains(position)) {
+        for position in self
+            .positions
+            .iter()
+            .filter(|position| (self.start..self.start + rows).contains(position))
+        {
             let row = position - self.start;
             self.residuals[layer].extend_from_slice(&boundary[row * self.hidden..][..self.hidden]);
         }
@@ -165,16 +206,25 @@ fn judge(case: &Case, outputs: &Outputs, vocabulary: usize) -> Report {
     let bound = case.file.tolerance.float32_max_abs;
     let logits_max_abs = max_difference(&case.logits, &outputs.logits);
     let step_logits_max_abs = max_difference(&case.step_logits, &outputs.step_logits);
-    let steps = outputs.step_logits.chunks_exact(vocabulary).zip(&case.file.greedy_ids).enumerate();
-    let wrong_greedy_steps: Vec<usize> =
-        steps.filter(|(_, (row, id))| best(row) != **id as usize).map(|(step, _)| step).collect();
+    let steps = outputs
+        .step_logits
+        .chunks_exact(vocabulary)
+        .zip(&case.file.greedy_ids)
+        .enumerate();
+    let wrong_greedy_steps: Vec<usize> = steps
+        .filter(|(_, (row, id))| best(row) != **id as usize)
+        .map(|(step, _)| step)
+        .collect();
     let wrong_residuals: Vec<ResidualError> = case
         .residuals
         .iter()
         .zip(&outputs.residuals)
         .enumerate()
-        .map(|(layer, (want, got))| ResidualError { layer, relative: max_difference(want, got) / deviation(want) })
-        .filter(|error| !(error.relative <= RESIDUAL_BOUND))
+        .map(|(layer, (want, got))| ResidualError {
+            layer,
+            relative: max_difference(want, got) / deviation(want),
+        })
+        .filter(|error| error.relative > RESIDUAL_BOUND || error.relative.is_nan())
         .collect();
     let passed = logits_max_abs <= bound
         && step_logits_max_abs <= bound
@@ -207,17 +257,28 @@ fn max_difference(want: &[f32], got: &[f32]) -> f64 {
 fn deviation(values: &[f32]) -> f64 {
     let count = values.len().max(1) as f64;
     let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-    (values.iter().map(|x| (f64::from(*x) - mean) * (f64::from(*x) - mean)).sum::<f64>() / count).sqrt()
+    (values
+        .iter()
+        .map(|x| (f64::from(*x) - mean) * (f64::from(*x) - mean))
+        .sum::<f64>()
+        / count)
+        .sqrt()
 }
 
 fn best(row: &[f32]) -> usize {
-    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap_or(0)
+    (0..row.len())
+        .reduce(|best, i| if row[i] > row[best] { i } else { best })
+        .unwrap_or(0)
 }
 
 /// FNV-1a of 64 bits over little-endian f32.
 pub(crate) fn hash(slices: &[&[f32]]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in slices.iter().flat_map(|slice| slice.iter()).flat_map(|x| x.to_le_bytes()) {
+    for byte in slices
+        .iter()
+        .flat_map(|slice| slice.iter())
+        .flat_map(|x| x.to_le_bytes())
+    {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     format!("{hash:016x}")

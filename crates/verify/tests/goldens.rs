@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use goldcrest_verify::{Options, Report, verify};
 use goldcrest_engine::{EngineOptions, Isa};
+use goldcrest_verify::{Options, Report, verify};
 
 fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
@@ -32,7 +32,10 @@ const UNFAITHFUL_GGUF: &[&str] = &["mistral_swa", "qwen2_swa", "gemma3"];
 fn checkpoints_give_the_reference_outputs() {
     for case in cases() {
         let report = run(&case, Options::default());
-        println!("{case}: {:.2e} of {:.2e}, {:.1} × noise", report.logits_max_abs, report.bound, report.ratio_to_noise_floor);
+        println!(
+            "{case}: {:.2e} of {:.2e}, {:.1} × noise",
+            report.logits_max_abs, report.bound, report.ratio_to_noise_floor
+        );
         assert!(report.passed, "{report:#?}");
     }
 }
@@ -45,7 +48,13 @@ fn gguf_files_give_the_reference_outputs() {
         if UNFAITHFUL_GGUF.contains(&case.as_str()) || !model.exists() {
             continue;
         }
-        let report = run(&case, Options { model: Some(model), ..Options::default() });
+        let report = run(
+            &case,
+            Options {
+                model: Some(model),
+                ..Options::default()
+            },
+        );
         assert!(report.passed, "{report:#?}");
         judged += 1;
     }
@@ -57,18 +66,48 @@ fn any_cut_and_any_machine_give_the_same_bits() {
     for case in cases() {
         let whole = run(&case, Options::default()).logits_hash;
         for chunk in [1, 2, 3, 7, 16] {
-            let report = run(&case, Options { chunk: Some(chunk), ..Options::default() });
+            let report = run(
+                &case,
+                Options {
+                    chunk: Some(chunk),
+                    ..Options::default()
+                },
+            );
             assert_eq!(report.logits_hash, whole, "{case} in chunks of {chunk}");
         }
         for threads in 1..=3 {
             for isa in Isa::available() {
-                let engine = EngineOptions { threads: Some(threads), isa: Some(isa), ..EngineOptions::exact() };
-                let report = run(&case, Options { engine, ..Options::default() });
+                let engine = EngineOptions {
+                    threads: Some(threads),
+                    isa: Some(isa),
+                    ..EngineOptions::exact()
+                };
+                let report = run(
+                    &case,
+                    Options {
+                        engine,
+                        ..Options::default()
+                    },
+                );
                 assert_eq!(report.logits_hash, whole, "{case} on {threads} threads of {isa}");
             }
         }
-        let engine = EngineOptions { max_rows: 5, ..EngineOptions::exact() };
-        assert_eq!(run(&case, Options { engine, ..Options::default() }).logits_hash, whole, "{case} in small calls");
+        let engine = EngineOptions {
+            max_rows: 5,
+            ..EngineOptions::exact()
+        };
+        assert_eq!(
+            run(
+                &case,
+                Options {
+                    engine,
+                    ..Options::default()
+                }
+            )
+            .logits_hash,
+            whole,
+            "{case} in small calls"
+        );
     }
 }
 
@@ -79,7 +118,13 @@ fn every_setting_that_matters_is_judged() {
         let file = std::fs::read(tests().join("goldens").join(&case).join("case.json")).unwrap();
         let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
         for (key, moved) in file["sensitivity"]["config"].as_object().unwrap() {
-            let report = run(&case, Options { perturb: Some(key.clone()), ..Options::default() });
+            let report = run(
+                &case,
+                Options {
+                    perturb: Some(key.clone()),
+                    ..Options::default()
+                },
+            );
             // A key that moves nothing in the reference must move nothing here.
             let matters = moved.as_f64() != Some(0.0);
             assert_eq!(report.passed, !matters, "{case} with {key} changed: {report:#?}");

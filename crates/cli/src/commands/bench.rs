@@ -55,7 +55,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             "weight_bytes": engine.weight_bytes(),
             "threads": engine.threads(),
             "isa": engine.isa().to_string(),
-            "activations": format!("{:?}", engine.options().activations).to_lowercase(),
+            "activations": format!("{:?}", engine.activations()).to_lowercase(),
             "kv": format!("{:?}", engine.options().kv).to_lowercase(),
             "repetitions": args.repetitions,
             "tests": tests,

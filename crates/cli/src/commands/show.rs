@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use goldcrest::prompts::Prompts;
-use goldcrest_engine::{Activations, Engine, KvElement, ModelSpec, Plan};
+use goldcrest_engine::{Engine, KvElement, ModelSpec, Plan};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
 use goldcrest_model::spec::{Ffn, Layer, Mixer};
@@ -28,7 +28,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let spec = read_spec(&checkpoint)?;
-    let plan = Engine::plan_of(&spec, Activations::Q8);
+    let plan = Engine::plan_of(&spec, Engine::suited_activations(&spec));
     if args.plan {
         write!(out, "{plan}")?;
         return Ok(());

@@ -32,9 +32,21 @@ struct Attention<'a> {
 
 impl Call<'_, '_> {
     pub fn attend(&mut self, op: &Op) -> Result<(), CpuError> {
-        let Op::Attend { kv, heads, scale, softcap, query, out } = *op else { return Ok(()) };
+        let Op::Attend {
+            kv,
+            heads,
+            scale,
+            softcap,
+            query,
+            out,
+        } = *op
+        else {
+            return Ok(());
+        };
         let cpu = self.cpu;
-        let Some(first) = self.states.first() else { return Ok(()) };
+        let Some(first) = self.states.first() else {
+            return Ok(());
+        };
         let layout = *first.layer(kv.0).layout();
         let cache = self.program.plan.kvs[kv.0];
         let group = heads / cache.heads;
@@ -43,9 +55,16 @@ impl Call<'_, '_> {
         self.scratch.forget_packed(out);
         let tile_tokens = (TILE_ROWS / group).max(1);
         let state_len = tile_tokens * group * attention_state_len(layout.v_dim);
-        let super::Scratch { buffers, rows: row_places, attention: attention_states, .. } = &mut *self.scratch;
+        let super::Scratch {
+            buffers,
+            rows: row_places,
+            attention: attention_states,
+            ..
+        } = &mut *self.scratch;
         attention_states.resize(state_len * cpu.pool.threads(), 0.0);
-        let [queries, outputs] = buffers.get_disjoint_mut([query.0, out.0]).expect("an op's buffers differ");
+        let [queries, outputs] = buffers
+            .get_disjoint_mut([query.0, out.0])
+            .expect("an op's buffers differ");
         let attention = Attention {
             cpu,
             states: &*self.states,
@@ -58,7 +77,11 @@ impl Call<'_, '_> {
             query_width,
             group,
         };
-        let tiles = Tiles::new(&mut outputs[..rows * out_width], out_width, (tile_tokens, group * layout.v_dim));
+        let tiles = Tiles::new(
+            &mut outputs[..rows * out_width],
+            out_width,
+            (tile_tokens, group * layout.v_dim),
+        );
         let scratch = Parts::of_slice(attention_states, state_len, cpu.pool.threads());
         cpu.pool.run(&|thread| {
             let states = scratch.take_slice(thread);
@@ -76,7 +99,10 @@ impl Attention<'_> {
         let mut first = out.rows().start;
         while first < out.rows().end {
             let part = self.rows[first].part;
-            let run = self.rows[first..out.rows().end].iter().take_while(|row| row.part == part).count();
+            let run = self.rows[first..out.rows().end]
+                .iter()
+                .take_while(|row| row.part == part)
+                .count();
             self.run_of_tokens(first..first + run, &mut out, states);
             first += run;
         }
@@ -93,13 +119,17 @@ impl Attention<'_> {
         let oldest = visible_segments(self.rows[tokens.start].position, self.window).start;
         let newest = visible_segments(self.rows[tokens.end - 1].position, self.window).end;
         for segment in oldest..newest {
-            let Some(page) = state.layer(self.kv).page(segment, kv_head) else { continue };
+            let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
+                continue;
+            };
             for chunk in (0..tokens.len() * self.group).step_by(TILE_ROWS) {
                 let count = TILE_ROWS.min(tokens.len() * self.group - chunk);
                 let rows: [QueryRow; TILE_ROWS] =
                     std::array::from_fn(|i| self.query_row(&tokens, kv_head, segment, chunk + i.min(count - 1)));
                 let states = &mut states[chunk * state_len..][..count * state_len];
-                self.cpu.kernels.attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
+                self.cpu
+                    .kernels
+                    .attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
             }
         }
         for (i, token) in tokens.enumerate() {
@@ -115,6 +145,9 @@ impl Attention<'_> {
         let token = tokens.start + index / self.group;
         let head = kv_head * self.group + index % self.group;
         let q = &self.query[token * self.query_width + head * self.layout.k_dim..][..self.layout.k_dim];
-        QueryRow { q, visible: visible_slots(self.rows[token].position, self.window, segment) }
+        QueryRow {
+            q,
+            visible: visible_slots(self.rows[token].position, self.window, segment),
+        }
     }
 }

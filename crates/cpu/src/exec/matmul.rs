@@ -35,9 +35,14 @@ impl Call<'_, '_> {
         let len = self.row_count(product.out) * panels.outputs;
         self.scratch.forget_packed(product.out);
         let super::Scratch { buffers, packed, .. } = &mut *self.scratch;
-        let out = if product.out == program.plan.logits { &mut *self.logits } else { &mut buffers[product.out.0] };
+        let out = if product.out == program.plan.logits {
+            &mut *self.logits
+        } else {
+            &mut buffers[product.out.0]
+        };
         let parts = Parts::of_columns(&mut out[..len], panels.outputs, PANEL_ROWS, cpu.pool.threads());
-        cpu.pool.run(&|thread| multiply(cpu, program, &panels, packed, bias, parts.take(thread)))?;
+        cpu.pool
+            .run(&|thread| multiply(cpu, program, &panels, packed, bias, parts.take(thread)))?;
         Ok(())
     }
 
@@ -51,7 +56,12 @@ impl Call<'_, '_> {
             return Ok(());
         }
         let (cpu, rows, k) = (self.cpu, self.row_count(input), self.width(input));
-        let super::Scratch { buffers, packed, packed_of, .. } = &mut *self.scratch;
+        let super::Scratch {
+            buffers,
+            packed,
+            packed_of,
+            ..
+        } = &mut *self.scratch;
         let x = &buffers[input.0][..rows * k];
         packed.reset(kind, rows, k);
         if rows <= GROUP_ROWS_MAX {
@@ -78,14 +88,7 @@ fn pack_group(cpu: &Cpu, group: ActivationGroupMut, x: &[f32], k: usize) {
 }
 
 /// One thread's share: all rows, the columns of `out`. Rows go by in chunks that stay in the cache; within one, each panel is read once.
-fn multiply(
-    cpu: &Cpu,
-    program: &Program,
-    panels: &Panels,
-    packed: &Packed,
-    bias: Option<&[f32]>,
-    mut out: Part<f32>,
-) {
+fn multiply(cpu: &Cpu, program: &Program, panels: &Panels, packed: &Packed, bias: Option<&[f32]>, mut out: Part<f32>) {
     let columns = out.columns();
     let groups_per_chunk = (ROW_CHUNK_BYTES / (GROUP_ROWS_MAX * panels.k * 4).max(1)).max(1);
     let groups = packed.groups().len();
@@ -99,7 +102,8 @@ fn multiply(
                 let tile = &mut tile[..group.rows() * PANEL_ROWS];
                 cpu.kernels.matmul(panels.panel_type, panel, group, tile);
                 for (i, row) in tile.chunks_exact(PANEL_ROWS).enumerate() {
-                    let target = &mut out.row_mut(group.first_row() + i)[outputs.start - columns.start..][..outputs.len()];
+                    let target =
+                        &mut out.row_mut(group.first_row() + i)[outputs.start - columns.start..][..outputs.len()];
                     store(row, bias, target);
                 }
             }

@@ -95,7 +95,14 @@ pub fn forward(
     let mut result = reserve(batch, states);
     if result.is_ok() {
         scratch.prepare(program, batch, states);
-        let mut call = Call { cpu, program, batch, scratch: &mut scratch, states, logits };
+        let mut call = Call {
+            cpu,
+            program,
+            batch,
+            scratch: &mut scratch,
+            states,
+            logits,
+        };
         result = call.run(&mut probe);
     }
     for (part, state) in batch.parts.iter().zip(states) {
@@ -144,10 +151,25 @@ impl Call<'_, '_> {
         match *op {
             Op::Embed { table, scale, out } => self.embed(table, scale, out),
             Op::Boundary { .. } => Ok(()),
-            Op::Norm { norm, groups, input, out } => self.norm(norm, groups, input, out),
-            Op::MatMul { weight, bias, activations, input, out } => {
-                self.matmul(matmul::Product { weight, bias, activations, input, out })
-            }
+            Op::Norm {
+                norm,
+                groups,
+                input,
+                out,
+            } => self.norm(norm, groups, input, out),
+            Op::MatMul {
+                weight,
+                bias,
+                activations,
+                input,
+                out,
+            } => self.matmul(matmul::Product {
+                weight,
+                bias,
+                activations,
+                input,
+                out,
+            }),
             Op::Rope { rope, heads, buffer } => self.rope(rope, heads, buffer),
             Op::KvWrite { kv, key, value } => self.kv_write(kv, key, value),
             Op::Attend { .. } => self.attend(op),
@@ -173,14 +195,22 @@ impl Call<'_, '_> {
     /// `[rows, width]`.
     fn buffer(&self, id: BufferId) -> &[f32] {
         let len = self.row_count(id) * self.width(id);
-        if id == self.program.plan.logits { &self.logits[..len] } else { &self.scratch.buffers[id.0][..len] }
+        if id == self.program.plan.logits {
+            &self.logits[..len]
+        } else {
+            &self.scratch.buffers[id.0][..len]
+        }
     }
 
     /// `[rows, width]`, to be written: what was packed of it is stale then.
     fn buffer_mut(&mut self, id: BufferId) -> &mut [f32] {
         let len = self.row_count(id) * self.width(id);
         self.scratch.forget_packed(id);
-        if id == self.program.plan.logits { &mut self.logits[..len] } else { &mut self.scratch.buffers[id.0][..len] }
+        if id == self.program.plan.logits {
+            &mut self.logits[..len]
+        } else {
+            &mut self.scratch.buffers[id.0][..len]
+        }
     }
 
     /// Two buffers, the first to be read, the second to be written. They differ, and the first is not the logits.
@@ -191,7 +221,11 @@ impl Call<'_, '_> {
         if write == self.program.plan.logits {
             return (&self.scratch.buffers[read.0][..read_len], &mut self.logits[..write_len]);
         }
-        let [from, to] = self.scratch.buffers.get_disjoint_mut([read.0, write.0]).expect("an op's buffers differ");
+        let [from, to] = self
+            .scratch
+            .buffers
+            .get_disjoint_mut([read.0, write.0])
+            .expect("an op's buffers differ");
         (&from[..read_len], &mut to[..write_len])
     }
 }

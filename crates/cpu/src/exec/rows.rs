@@ -76,7 +76,8 @@ impl Call<'_, '_> {
         over_rows(&cpu.pool, &mut buffers[buffer.0][..len], width, &|first, rows| {
             for (i, row) in rows.chunks_exact_mut(width).enumerate() {
                 let at = (first + i) * half..(first + i + 1) * half;
-                cpu.kernels.rotate_halves(row, width / heads, &angles.cos[at.clone()], &angles.sin[at]);
+                cpu.kernels
+                    .rotate_halves(row, width / heads, &angles.cos[at.clone()], &angles.sin[at]);
             }
         })
     }
@@ -102,7 +103,8 @@ impl Call<'_, '_> {
         };
         let (up, gate) = self.two_buffers(up, gate);
         over_rows(&cpu.pool, gate, width, &|first, rows| {
-            cpu.kernels.activate_gated(kind, rows, &up[first * width..][..rows.len()]);
+            cpu.kernels
+                .activate_gated(kind, rows, &up[first * width..][..rows.len()]);
         })
     }
 
@@ -134,6 +136,8 @@ impl Call<'_, '_> {
         let cpu = self.cpu;
         let width = self.width(buffer);
         let softcap = |kernels: Kernels, rows: &mut [f32]| kernels.softcap(rows, cap);
-        over_rows(&cpu.pool, self.buffer_mut(buffer), width, &|_, rows| softcap(cpu.kernels, rows))
+        over_rows(&cpu.pool, self.buffer_mut(buffer), width, &|_, rows| {
+            softcap(cpu.kernels, rows)
+        })
     }
 }

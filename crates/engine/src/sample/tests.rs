@@ -109,7 +109,10 @@ fn filters_keep_what_their_definitions_say() {
         (3, vec![1, 3, 4]),
         (9, vec![0, 1, 2, 3, 4]),
     ] {
-        let params = SamplingParams { top_k, ..neutral.clone() };
+        let params = SamplingParams {
+            top_k,
+            ..neutral.clone()
+        };
         assert_eq!(support(&params, &logits), kept);
     }
     for (top_p, kept) in [
@@ -119,7 +122,10 @@ fn filters_keep_what_their_definitions_say() {
         (0.64, vec![1, 3]),
         (0.66, vec![1, 3, 4]),
     ] {
-        let params = SamplingParams { top_p, ..neutral.clone() };
+        let params = SamplingParams {
+            top_p,
+            ..neutral.clone()
+        };
         assert_eq!(support(&params, &logits), kept);
     }
     for (min_p, kept) in [
@@ -128,7 +134,10 @@ fn filters_keep_what_their_definitions_say() {
         (0.45, vec![1, 3, 4]),
         (0.13, vec![0, 1, 3, 4]),
     ] {
-        let params = SamplingParams { min_p, ..neutral.clone() };
+        let params = SamplingParams {
+            min_p,
+            ..neutral.clone()
+        };
         assert_eq!(support(&params, &logits), kept);
     }
     // Top-p is a share of what top-k left: 0.4 of 0.65 is 0.615.
