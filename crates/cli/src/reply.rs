@@ -61,11 +61,12 @@ impl Speaker {
         };
         if args.verbose {
             tell(format_args!(
-                "load    {:.2} s, {} of weights, {} threads, {}",
+                "load    {:.2} s, {} of weights, {} threads, {}, {} activations",
                 model.load_time.as_secs_f64(),
                 size(model.engine.weight_bytes() as u64),
                 model.engine.threads(),
-                model.engine.isa()
+                model.engine.isa(),
+                format!("{:?}", model.engine.activations()).to_lowercase()
             ));
         }
         let session = model.engine.session(context)?;
@@ -169,6 +170,9 @@ impl Speaker {
             self.session.position(),
             size(self.session.bytes() as u64)
         ));
+        if self.session.saturated() > 0 {
+            note(format_args!("{} numbers were too large for f16; --kv f32 keeps them", self.session.saturated()));
+        }
     }
 }
 

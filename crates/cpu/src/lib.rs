@@ -154,6 +154,10 @@ impl Backend for Cpu {
         state.rewind(length)
     }
 
+    fn saturated(&self, state: &State) -> u64 {
+        state.saturated()
+    }
+
     fn state_bytes(&self, state: &State) -> usize {
         state.bytes()
     }

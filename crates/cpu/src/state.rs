@@ -10,6 +10,8 @@ pub struct State {
     layers: Vec<LayerState>,
     /// Committed positions. What lies beyond is invisible.
     length: usize,
+    /// Numbers that were stored as the largest of the element type.
+    saturated: u64,
 }
 
 /// Keys and values of one layer.
@@ -36,6 +38,7 @@ impl State {
         State {
             layers: plan.kvs.iter().map(layer).collect(),
             length: 0,
+            saturated: 0,
         }
     }
 
@@ -47,8 +50,13 @@ impl State {
         &self.layers[index]
     }
 
-    pub fn layer_mut(&mut self, index: usize) -> &mut LayerState {
-        &mut self.layers[index]
+    /// Stores the keys and values of all heads of a layer at one position, whose page [`State::reserve`] has made.
+    pub fn write(&mut self, layer: usize, position: usize, keys: &[f32], values: &[f32]) {
+        self.saturated += self.layers[layer].write(position, keys, values) as u64;
+    }
+
+    pub fn saturated(&self) -> u64 {
+        self.saturated
     }
 
     /// Makes the pages for `rows` more positions. On an error the state is as before.
@@ -131,9 +139,8 @@ impl LayerState {
         page.chunks_exact(self.layout.page_bytes()).nth(head)
     }
 
-    /// Stores the keys and values of all heads at one position, whose page [`State::reserve`] has made. Returns how many numbers
-    /// saturated.
-    pub fn write(&mut self, position: usize, keys: &[f32], values: &[f32]) -> usize {
+    /// Returns how many numbers saturated.
+    fn write(&mut self, position: usize, keys: &[f32], values: &[f32]) -> usize {
         let page = self.pages[position / SEGMENT_POSITIONS]
             .as_mut()
             .expect("reserved before the call");

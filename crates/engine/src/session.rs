@@ -344,6 +344,11 @@ impl Session {
         Ok(())
     }
 
+    /// Numbers of keys and values that were too large for f16 and were stored as its largest.
+    pub fn saturated(&self) -> u64 {
+        self.engine.backend().saturated(&self.state)
+    }
+
     /// Bytes of memory that the state holds.
     pub fn bytes(&self) -> usize {
         self.engine.backend().state_bytes(&self.state)

@@ -77,6 +77,9 @@ pub trait Backend {
     /// if that is more, and changes nothing then.
     fn rewind(&self, state: &mut Self::State, length: usize) -> Result<(), usize>;
 
+    /// Numbers of keys and values that were too large for the element type and were stored as its largest.
+    fn saturated(&self, state: &Self::State) -> u64;
+
     /// Bytes of memory the state holds.
     fn state_bytes(&self, state: &Self::State) -> usize;
 

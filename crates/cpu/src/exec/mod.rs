@@ -11,6 +11,7 @@ use goldcrest_model::backend::{Batch, Probe};
 use goldcrest_model::plan::{BufferId, Op, Plan, Rows};
 
 use crate::buffer::{AlignedVec, AllocError};
+use crate::pool::{PoolError, float_mode_is_default};
 use crate::{Cpu, CpuError, Program, State};
 
 /// Memory of a call that outlives it, so that calls allocate nothing.
@@ -90,6 +91,10 @@ pub fn forward(
     logits: &mut [f32],
     mut probe: Option<&mut dyn Probe>,
 ) -> Result<(), CpuError> {
+    // The caller may be another thread than the one that made the pool.
+    if !float_mode_is_default() {
+        return Err(PoolError::FloatMode.into());
+    }
     // A call that panicked left garbage in the scratch, which the next one overwrites.
     let mut scratch = program.scratch.lock().unwrap_or_else(PoisonError::into_inner);
     let mut result = reserve(batch, states);

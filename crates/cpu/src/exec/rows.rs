@@ -88,7 +88,7 @@ impl Call<'_, '_> {
         for (i, row) in rows.iter().enumerate() {
             let keys = &buffers[key.0][i * key_width..][..key_width];
             let values = &buffers[value.0][i * value_width..][..value_width];
-            self.states[row.part].layer_mut(kv.0).write(row.position, keys, values);
+            self.states[row.part].write(kv.0, row.position, keys, values);
         }
         Ok(())
     }

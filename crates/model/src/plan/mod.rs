@@ -77,10 +77,4 @@ impl Plan {
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0]
     }
-
-    /// Earliest position that a token fed at `length` may still look at, in the layer that looks back least.
-    pub fn oldest_needed(&self, length: usize) -> usize {
-        let oldest = |kv: &Kv| kv.window.map_or(0, |window| (length + 1).saturating_sub(window));
-        self.kvs.iter().map(oldest).max().unwrap_or(0)
-    }
 }
