@@ -103,11 +103,9 @@ pub enum KvArg {
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, Args)]
-#[command(
-    next_help_heading = "Sampling (in this order: bias, penalties, temperature, top-k, top-p, min-p; llama.cpp has temperature last)"
-)]
+#[command(next_help_heading = "Sampling (in this order: bias, penalties, temperature, top-k, top-p, min-p)")]
 pub struct SamplingArgs {
-    /// Divides the logits; at 0 the likeliest token is always taken
+    /// Divides the logits, before the filters choose; at 0 the likeliest token is always taken
     #[arg(
         long = "temp",
         visible_alias = "temperature",

@@ -121,7 +121,10 @@ impl Speaker {
             self.model.prompts.tokenizer(),
             &request,
             &mut |piece| {
-                written = write(piece.text());
+                // What is held back still comes after a failure.
+                if written.is_ok() {
+                    written = write(piece.text());
+                }
                 if written.is_ok() {
                     ControlFlow::Continue(())
                 } else {
@@ -171,7 +174,10 @@ impl Speaker {
             size(self.session.bytes() as u64)
         ));
         if self.session.saturated() > 0 {
-            note(format_args!("{} numbers were too large for f16; --kv f32 keeps them", self.session.saturated()));
+            note(format_args!(
+                "{} numbers were too large for f16; --kv f32 keeps them",
+                self.session.saturated()
+            ));
         }
     }
 }

@@ -415,7 +415,7 @@ fn wrong_usage_exits_with_two() {
     assert_eq!(error, "error: top_p is 3: it must be from 0 to 1");
     assert!(results(&output(&["--help"])).contains("run"));
     assert!(results(&output(&["--version"])).starts_with("goldcrest "));
-    assert!(results(&output(&["run", "--help"])).contains("temperature last"));
+    assert!(results(&output(&["run", "--help"])).contains("temperature, top-k, top-p, min-p"));
 }
 
 #[test]
@@ -518,7 +518,7 @@ fn smollm2() -> Option<String> {
 #[test]
 fn a_real_model_knows_the_capital_of_france() {
     let Some(model) = smollm2() else { return };
-    let reply = output(&["run", &model, "What is the capital of France?"]);
+    let reply = output(&["run", &model, "What is the capital of France?", "-n", "40"]);
     assert_eq!(results(&reply).trim_end(), "The capital of France is Paris.");
     assert_eq!(String::from_utf8_lossy(&reply.stderr), "");
 }

@@ -43,7 +43,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
             facts.as_json(prompts.ok().as_ref().map(Prompts::tokenizer))
         )?,
         (false, Ok(prompts)) => write!(out, "{}{}", facts.as_text(), tokenizer_text(prompts.tokenizer()))?,
-        (false, Err(error)) => write!(out, "{}tokenizer   none that can be used: {error}\n", facts.as_text())?,
+        (false, Err(error)) => writeln!(out, "{}tokenizer   none that can be used: {error}", facts.as_text())?,
     }
     Ok(())
 }
