@@ -127,8 +127,8 @@ impl Backend for Cpu {
         Ok(Program { plan, weights, scratch })
     }
 
-    fn state(&self, program: &Program, capacity: usize) -> Result<State, CpuError> {
-        Ok(State::new(&program.plan, self.options.kv, capacity))
+    fn state(&self, program: &Program, _capacity: usize) -> Result<State, CpuError> {
+        Ok(State::new(&program.plan, self.options.kv))
     }
 
     fn max_rows(&self, _program: &Program) -> usize {

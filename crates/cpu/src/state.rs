@@ -19,12 +19,13 @@ pub struct LayerState {
     layout: KvLayout,
     heads: usize,
     window: Option<usize>,
-    /// Page of each segment of the sequence: `[heads][layout.page_bytes()]`. Absent before the first write and behind the window.
+    /// Page of each segment so far: `[heads][layout.page_bytes()]`. Absent behind the window. Grows with the sequence, so that a large
+    /// capacity costs nothing.
     pages: Vec<Option<AlignedVec<u8>>>,
 }
 
 impl State {
-    pub fn new(plan: &Plan, element: KvElement, capacity: usize) -> State {
+    pub fn new(plan: &Plan, element: KvElement) -> State {
         let layer = |kv: &Kv| LayerState {
             layout: KvLayout {
                 k_dim: kv.key_dim,
@@ -33,7 +34,7 @@ impl State {
             },
             heads: kv.heads,
             window: kv.window,
-            pages: (0..capacity.div_ceil(SEGMENT_POSITIONS)).map(|_| None).collect(),
+            pages: Vec::new(),
         };
         State {
             layers: plan.kvs.iter().map(layer).collect(),
@@ -87,7 +88,7 @@ impl State {
     pub fn drop_uncommitted(&mut self) {
         let pages = self.length.div_ceil(SEGMENT_POSITIONS);
         for layer in &mut self.layers {
-            layer.pages.iter_mut().skip(pages).for_each(|page| *page = None);
+            layer.pages.truncate(pages);
         }
     }
 
@@ -170,8 +171,9 @@ impl LayerState {
 
     fn reserve(&mut self, length: usize, end: usize) -> Result<(), AllocError> {
         let bytes = self.heads * self.layout.page_bytes();
-        for segment in length / SEGMENT_POSITIONS..end.div_ceil(SEGMENT_POSITIONS) {
-            let page = &mut self.pages[segment];
+        let segments = end.div_ceil(SEGMENT_POSITIONS);
+        self.pages.resize_with(self.pages.len().max(segments), || None);
+        for page in &mut self.pages[length / SEGMENT_POSITIONS..segments] {
             if page.is_none() {
                 *page = Some(AlignedVec::zeroed(bytes)?);
             }
