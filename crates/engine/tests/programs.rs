@@ -7,14 +7,14 @@
 mod support;
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use goldcrest_engine::{
-    Activations, Chunk, Engine, EngineOptions, FeedError, Interrupted, KvElement, Op, Probe, RewindError, Session, Want,
-    Watch,
+    Activations, Chunk, Engine, EngineOptions, FeedError, KvElement, RewindError, Session, Want, Watch,
 };
 use goldcrest_format::{Checkpoint, DType};
 use proptest::prelude::*;
+use support::script::{Ending, Script};
 use support::{Random, bits, engine, feed, golden, golden_gguf, session};
 
 /// More than two pages of 256 positions, so that windows let pages go.
@@ -23,13 +23,28 @@ const CAPACITY: usize = 700;
 /// Models of every kind of state: all positions, a window, both; rope in all forms; and quantised weights, for which the type of
 /// activations matters.
 static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
-    let cases = ["llama3", "mistral_swa", "gemma3", "smollm3", "qwen2_swa", "llama_bias_linear"];
+    let cases = [
+        "llama3",
+        "mistral_swa",
+        "gemma3",
+        "smollm3",
+        "qwen2_swa",
+        "llama_bias_linear",
+    ];
     let types = [DType::Q4_1, DType::Q8_0, DType::Q5_0, DType::F16];
     let quantised = |case: &str| {
         let source = golden_gguf(case).unwrap();
-        support::open(&support::gguf::reencode(&source, &format!("programs-{case}.gguf"), |i| types[i % types.len()]))
+        support::open(&support::gguf::reencode(
+            &source,
+            &format!("programs-{case}.gguf"),
+            |i| types[i % types.len()],
+        ))
     };
-    cases.into_iter().map(golden).chain([quantised("gemma3"), quantised("llama3")]).collect()
+    cases
+        .into_iter()
+        .map(golden)
+        .chain([quantised("gemma3"), quantised("llama3")])
+        .collect()
 });
 
 #[derive(Clone, Debug)]
@@ -44,12 +59,23 @@ struct Program {
 enum Step {
     Feed(Feed),
     /// The flag is up before the chunk, or goes up during the call of this number.
-    Cancel { feed: Feed, during: Option<usize> },
+    Cancel {
+        feed: Feed,
+        during: Option<usize>,
+    },
     /// A probe fails after so many ops, counted over the chunk's calls.
-    Interrupt { feed: Feed, after_ops: usize },
+    Interrupt {
+        feed: Feed,
+        after_ops: usize,
+    },
     /// To the length at this point of 0..256 between nothing and a little more than there is.
-    Rewind { to: usize },
-    Wrong { feed: Feed, mistake: Mistake },
+    Rewind {
+        to: usize,
+    },
+    Wrong {
+        feed: Feed,
+        mistake: Mistake,
+    },
 }
 
 /// Random tokens.
@@ -83,13 +109,27 @@ enum Mistake {
 
 fn feeds() -> impl Strategy<Value = Feed> {
     let tokens = prop_oneof![4 => 1..=12_usize, 2 => 13..=80_usize, 1 => 200..=400_usize];
-    let want = prop_oneof![Just(Wanted::Nothing), Just(Wanted::Last), Just(Wanted::All), Just(Wanted::Some)];
+    let want = prop_oneof![
+        Just(Wanted::Nothing),
+        Just(Wanted::Last),
+        Just(Wanted::All),
+        Just(Wanted::Some)
+    ];
     (tokens, any::<u64>(), want).prop_map(|(tokens, seed, want)| Feed { tokens, seed, want })
 }
 
 fn mistakes() -> impl Strategy<Value = Mistake> {
     use Mistake::{Capacity, Empty, Id, LogitsLong, LogitsShort, RowOutside, RowTwice, Start};
-    prop::sample::select(vec![Empty, Start, Id, Capacity, RowTwice, RowOutside, LogitsShort, LogitsLong])
+    prop::sample::select(vec![
+        Empty,
+        Start,
+        Id,
+        Capacity,
+        RowTwice,
+        RowOutside,
+        LogitsShort,
+        LogitsLong,
+    ])
 }
 
 fn steps() -> impl Strategy<Value = Step> {
@@ -110,11 +150,25 @@ fn programs() -> impl Strategy<Value = Program> {
         1..=3_usize,
         prop::sample::select(vec![1, 3, 5, 64_usize]),
     );
-    let options = options.prop_map(|(activations, kv, threads, max_rows)| {
-        EngineOptions { activations, kv, threads: Some(threads), isa: None, max_rows }
+    let options = options.prop_map(|(activations, kv, threads, max_rows)| EngineOptions {
+        activations: Some(activations),
+        kv,
+        threads: Some(threads),
+        isa: None,
+        max_rows,
     });
     let steps = prop::collection::vec((prop_oneof![3 => Just(0_usize), 1 => Just(1)], steps()), 1..14);
     (0..MODELS.len(), options, steps).prop_map(|(model, options, steps)| Program { model, options, steps })
+}
+
+/// A chunk with a mistake, and the error that it meets.
+struct WrongChunk {
+    start: usize,
+    ids: Vec<u32>,
+    rows: Vec<usize>,
+    /// Length of the buffer for logits.
+    logits: usize,
+    error: FeedError,
 }
 
 /// A session, and what the contract says about it.
@@ -129,7 +183,12 @@ struct Subject {
 
 impl Subject {
     fn new(engine: &Engine) -> Subject {
-        Subject { session: session(engine, CAPACITY), ids: Vec::new(), rows: Vec::new(), longest: 0 }
+        Subject {
+            session: session(engine, CAPACITY),
+            ids: Vec::new(),
+            rows: Vec::new(),
+            longest: 0,
+        }
     }
 
     fn engine(&self) -> Engine {
@@ -141,11 +200,18 @@ impl Subject {
             Step::Feed(feed) => self.feed(feed, None, &mut Script::default()),
             Step::Cancel { feed, during } => {
                 let cancel = AtomicBool::new(during.is_none());
-                let mut script = Script { cancel_during: *during, cancel: Some(&cancel), ..self.script() };
+                let mut script = Script {
+                    cancel_during: *during,
+                    cancel: Some(&cancel),
+                    ..self.script()
+                };
                 self.feed(feed, Some(&cancel), &mut script);
             }
             Step::Interrupt { feed, after_ops } => {
-                let mut script = Script { interrupt_after: Some(*after_ops), ..self.script() };
+                let mut script = Script {
+                    interrupt_after: Some(*after_ops),
+                    ..self.script()
+                };
                 self.feed(feed, None, &mut script);
             }
             Step::Rewind { to } => self.rewind(self.ids.len() * to / 256),
@@ -157,7 +223,10 @@ impl Subject {
     }
 
     fn script(&self) -> Script<'static> {
-        Script { ops_per_call: self.engine().plan().ops.len(), ..Script::default() }
+        Script {
+            ops_per_call: self.engine().plan().ops.len(),
+            ..Script::default()
+        }
     }
 
     fn tokens(&self, feed: &Feed) -> (Vec<u32>, Vec<usize>) {
@@ -187,16 +256,27 @@ impl Subject {
         let (vocabulary, max_rows) = (engine.spec().vocabulary, engine.options().max_rows);
         let mut logits = vec![f32::NAN; rows.len() * vocabulary];
         let expected = script.ending(ids.len().div_ceil(max_rows));
-        let watch = Watch { cancel, probe: Some(script) };
-        let result = self.session.feed_watched(Chunk { start, ids: &ids, want }, &mut logits, watch);
+        let watch = Watch {
+            cancel,
+            probe: Some(script),
+        };
+        let result = self
+            .session
+            .feed_watched(Chunk { start, ids: &ids, want }, &mut logits, watch);
         if start + ids.len() > CAPACITY {
-            let expected = FeedError::CapacityExceeded { tokens: ids.len(), position: start, capacity: CAPACITY };
+            let expected = FeedError::CapacityExceeded {
+                tokens: ids.len(),
+                position: start,
+                capacity: CAPACITY,
+            };
             assert_eq!(result.unwrap_err().to_string(), expected.to_string());
             return;
         }
         let (calls, fed) = match expected {
             Ending::Done => (None, ids.len()),
-            Ending::Cancelled { calls } | Ending::Interrupted { calls } => (Some(calls), ids.len().min(calls * max_rows)),
+            Ending::Cancelled { calls } | Ending::Interrupted { calls } => {
+                (Some(calls), ids.len().min(calls * max_rows))
+            }
         };
         match (expected, result) {
             (Ending::Done, Ok(())) => {}
@@ -239,31 +319,46 @@ impl Subject {
             self.rows.truncate(length);
         }
         if result.is_err() {
-            assert!(self.session.visible_state() == before, "a refused rewind changed the state");
+            assert!(
+                self.session.visible_state() == before,
+                "a refused rewind changed the state"
+            );
         }
     }
 
     /// A wrong chunk is refused with the error that names the mistake, and nothing changes.
     fn refuse(&mut self, feed: &Feed, mistake: Mistake) {
-        let (mut ids, mut rows) = self.tokens(feed);
-        let vocabulary = self.engine().spec().vocabulary;
-        let position = self.ids.len();
-        let room = CAPACITY - position;
-        if room == 0 {
+        if self.ids.len() == CAPACITY {
             return;
         }
+        let wrong = self.wrong_chunk(feed, mistake);
+        let before = (self.session.visible_state(), self.session.bytes());
+        let mut logits = vec![f32::NAN; wrong.logits];
+        let (start, ids, want) = (wrong.start, &wrong.ids, Want::Rows(&wrong.rows));
+        let result = self.session.feed(Chunk { start, ids, want }, &mut logits);
+        assert_eq!(format!("{:?}", result.unwrap_err()), format!("{:?}", wrong.error));
+        let after = (self.session.visible_state(), self.session.bytes());
+        assert!(after == before, "{mistake:?} changed the session");
+        assert!(logits.iter().all(|x| x.is_nan()), "{mistake:?} wrote logits");
+    }
+
+    /// A right chunk with one mistake.
+    fn wrong_chunk(&self, feed: &Feed, mistake: Mistake) -> WrongChunk {
+        let vocabulary = self.engine().spec().vocabulary;
+        let (position, room) = (self.ids.len(), CAPACITY - self.ids.len());
+        let (mut start, mut surplus) = (position, 0_isize);
+        let (mut ids, mut rows) = self.tokens(feed);
         ids.truncate(room);
         rows.retain(|row| *row < ids.len());
-        let (mut start, mut surplus) = (position, 0_isize);
         let mut random = Random(!feed.seed);
-        let expected = match mistake {
+        let error = match mistake {
             Mistake::Empty => {
-                ids.clear();
-                rows.clear();
+                (ids, rows) = (Vec::new(), Vec::new());
                 FeedError::EmptyChunk
             }
             Mistake::Start => {
-                start = if position == 0 || feed.seed % 2 == 0 { position + 1 } else { position - 1 };
+                let before = position.checked_sub(1).filter(|_| random.below(2) == 0);
+                start = before.unwrap_or(position + 1);
                 FeedError::WrongStart { start, position }
             }
             Mistake::Id => {
@@ -272,32 +367,42 @@ impl Subject {
                 FeedError::IdOutsideVocabulary { index, id, vocabulary }
             }
             Mistake::Capacity => {
-                ids.resize(room + 1 + random.below(9), 0);
-                FeedError::CapacityExceeded { tokens: ids.len(), position, capacity: CAPACITY }
+                let (tokens, capacity) = (room + 1 + random.below(9), CAPACITY);
+                ids.resize(tokens, 0);
+                FeedError::CapacityExceeded {
+                    tokens,
+                    position,
+                    capacity,
+                }
             }
-            Mistake::RowTwice => {
-                rows = vec![ids.len() - 1; 2];
-                FeedError::WantedRow { row: ids.len() - 1, tokens: ids.len() }
-            }
-            Mistake::RowOutside => {
-                rows.push(ids.len());
-                FeedError::WantedRow { row: ids.len(), tokens: ids.len() }
+            Mistake::RowTwice | Mistake::RowOutside => {
+                let tokens = ids.len();
+                let row = if matches!(mistake, Mistake::RowTwice) {
+                    tokens - 1
+                } else {
+                    tokens
+                };
+                rows = vec![tokens - 1, row];
+                FeedError::WantedRow { row, tokens }
             }
             Mistake::LogitsShort | Mistake::LogitsLong => {
-                if rows.is_empty() {
-                    rows.push(0);
-                }
+                rows = vec![0];
                 surplus = if matches!(mistake, Mistake::LogitsShort) { -1 } else { 1 };
-                let expected = rows.len() * vocabulary;
-                FeedError::LogitsLength { found: expected.strict_add_signed(surplus), expected }
+                let found = vocabulary.strict_add_signed(surplus);
+                FeedError::LogitsLength {
+                    found,
+                    expected: vocabulary,
+                }
             }
         };
-        let before = (self.session.visible_state(), self.session.bytes());
-        let mut logits = vec![f32::NAN; (rows.len() * vocabulary).strict_add_signed(surplus)];
-        let result = self.session.feed(Chunk { start, ids: &ids, want: Want::Rows(&rows) }, &mut logits);
-        assert_eq!(format!("{:?}", result.unwrap_err()), format!("{expected:?}"));
-        assert!((self.session.visible_state(), self.session.bytes()) == before, "{mistake:?} changed the session");
-        assert!(logits.iter().all(|x| x.is_nan()), "{mistake:?} wrote logits");
+        let logits = (rows.len() * vocabulary).strict_add_signed(surplus);
+        WrongChunk {
+            start,
+            ids,
+            rows,
+            logits,
+            error,
+        }
     }
 
     /// Memory is the pages that hold what can be seen, however long the sequence.
@@ -310,7 +415,9 @@ impl Subject {
         let element = engine.options().kv.bytes();
         let page = |heads: usize, key: usize, value: usize| 256 * heads * (key + value.next_multiple_of(16)) * element;
         let kvs = engine.plan().kvs.iter();
-        let expected: usize = kvs.map(|kv| pages(kv.window) * page(kv.heads, kv.key_dim, kv.value_dim)).sum();
+        let expected: usize = kvs
+            .map(|kv| pages(kv.window) * page(kv.heads, kv.key_dim, kv.value_dim))
+            .sum();
         assert_eq!(self.session.bytes(), expected, "bytes of {} positions", self.ids.len());
     }
 
@@ -321,62 +428,25 @@ impl Subject {
         if !self.ids.is_empty() {
             let logits = feed(&mut straight, &self.ids, Want::All);
             for (position, (got, expected)) in self.rows.iter().zip(logits.chunks_exact(vocabulary)).enumerate() {
-                assert!(got.as_ref().is_none_or(|got| *got == bits(expected)), "logits at position {position}");
+                assert!(
+                    got.as_ref().is_none_or(|got| *got == bits(expected)),
+                    "logits at position {position}"
+                );
             }
         }
-        assert!(self.session.visible_state() == straight.visible_state(), "state at {} positions", self.ids.len());
+        assert!(
+            self.session.visible_state() == straight.visible_state(),
+            "state at {} positions",
+            self.ids.len()
+        );
         if self.ids.len() < CAPACITY {
             let next = feed(&mut self.session, &[7], Want::Last);
-            assert_eq!(bits(&next), bits(&feed(&mut straight, &[7], Want::Last)), "logits of the next row");
+            assert_eq!(
+                bits(&next),
+                bits(&feed(&mut straight, &[7], Want::Last)),
+                "logits of the next row"
+            );
         }
-    }
-}
-
-/// What a probe does to a feed.
-#[derive(Default)]
-struct Script<'a> {
-    ops_per_call: usize,
-    cancel: Option<&'a AtomicBool>,
-    cancel_during: Option<usize>,
-    interrupt_after: Option<usize>,
-    /// Ops seen so far.
-    ops: usize,
-}
-
-/// How a feed ends.
-#[derive(Clone, Copy, Debug)]
-enum Ending {
-    Done,
-    /// After so many calls.
-    Cancelled { calls: usize },
-    /// After so many calls and a part of one.
-    Interrupted { calls: usize },
-}
-
-impl Script<'_> {
-    fn ending(&self, calls: usize) -> Ending {
-        if let Some(ops) = self.interrupt_after.filter(|ops| *ops < calls * self.ops_per_call) {
-            return Ending::Interrupted { calls: ops / self.ops_per_call };
-        }
-        match (self.cancel, self.cancel_during) {
-            (Some(_), None) => Ending::Cancelled { calls: 0 },
-            // A flag that goes up during the last call comes too late.
-            (Some(_), Some(call)) if call + 1 < calls => Ending::Cancelled { calls: call + 1 },
-            _ => Ending::Done,
-        }
-    }
-}
-
-impl Probe for Script<'_> {
-    fn after_op(&mut self, index: usize, _: &Op, _: &[f32]) -> Result<(), Interrupted> {
-        let op = self.ops;
-        self.ops += 1;
-        if let (Some(cancel), Some(call)) = (self.cancel, self.cancel_during)
-            && op == call * self.ops_per_call
-        {
-            cancel.store(true, Ordering::Relaxed);
-        }
-        if self.interrupt_after == Some(op) { Err(Interrupted { op: index }) } else { Ok(()) }
     }
 }
 
@@ -388,14 +458,21 @@ fn run(program: &Program) {
         subjects[*which].run(step);
     }
     // Other threads, other calls, and the same numbers.
-    let straight = engine(checkpoint, EngineOptions { threads: Some(1), max_rows: 96, ..program.options });
+    let straight = engine(
+        checkpoint,
+        EngineOptions {
+            threads: Some(1),
+            max_rows: 96,
+            ..program.options
+        },
+    );
     for subject in subjects {
         subject.compare(&straight);
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     #[test]
     fn a_session_is_where_a_straight_run_would_be(program in programs()) {
@@ -407,16 +484,36 @@ proptest! {
 #[test]
 fn an_interrupt_after_any_op_leaves_nothing_behind() {
     for (model, checkpoint) in MODELS.iter().enumerate() {
-        let options = EngineOptions { threads: Some(2), max_rows: 16, ..EngineOptions::default() };
+        let options = EngineOptions {
+            threads: Some(2),
+            max_rows: 16,
+            ..EngineOptions::default()
+        };
         let ops = engine(checkpoint, options).plan().ops.len();
         let all = Wanted::All;
-        let mut steps = vec![Step::Feed(Feed { tokens: 250, seed: 1, want: Wanted::Nothing })];
+        let mut steps = vec![Step::Feed(Feed {
+            tokens: 250,
+            seed: 1,
+            want: Wanted::Nothing,
+        })];
         steps.extend((0..ops).map(|op| {
-            let feed = Feed { tokens: 10 + op % 7, seed: op as u64, want: all };
+            let feed = Feed {
+                tokens: 10 + op % 7,
+                seed: op as u64,
+                want: all,
+            };
             Step::Interrupt { feed, after_ops: op }
         }));
-        steps.push(Step::Feed(Feed { tokens: 30, seed: 2, want: all }));
-        run(&Program { model, options, steps: steps.into_iter().map(|step| (0, step)).collect() });
+        steps.push(Step::Feed(Feed {
+            tokens: 30,
+            seed: 2,
+            want: all,
+        }));
+        run(&Program {
+            model,
+            options,
+            steps: steps.into_iter().map(|step| (0, step)).collect(),
+        });
     }
 }
 
@@ -424,8 +521,18 @@ fn an_interrupt_after_any_op_leaves_nothing_behind() {
 #[test]
 fn long_sequences_let_go_of_pages_and_rewind_within_them() {
     for (model, max_rows) in (0..MODELS.len()).zip([64, 3, 64, 5, 1, 64, 7, 300]) {
-        let options = EngineOptions { threads: Some(2), max_rows, ..EngineOptions::default() };
-        let feed = |tokens, seed| Step::Feed(Feed { tokens, seed, want: Wanted::Last });
+        let options = EngineOptions {
+            threads: Some(2),
+            max_rows,
+            ..EngineOptions::default()
+        };
+        let feed = |tokens, seed| {
+            Step::Feed(Feed {
+                tokens,
+                seed,
+                want: Wanted::Last,
+            })
+        };
         let steps = [
             feed(255, 1),
             feed(1, 2),
@@ -440,6 +547,10 @@ fn long_sequences_let_go_of_pages_and_rewind_within_them() {
             Step::Rewind { to: 0 },
             feed(20, 5),
         ];
-        run(&Program { model, options, steps: steps.map(|step| (0, step)).to_vec() });
+        run(&Program {
+            model,
+            options,
+            steps: steps.map(|step| (0, step)).to_vec(),
+        });
     }
 }

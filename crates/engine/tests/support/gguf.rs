@@ -41,7 +41,10 @@ fn stored(dtype: DType, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; dtype.bytes(values.len() as u64).unwrap() as usize];
     if blocks::encode(dtype, values, &mut bytes).is_err() {
         // Another seed for each matrix.
-        let seed = values.iter().take(2).fold(0, |seed, x| seed << 32 | u64::from(x.to_bits()));
+        let seed = values
+            .iter()
+            .take(2)
+            .fold(0, |seed, x| seed << 32 | u64::from(x.to_bits()));
         random_blocks(dtype, Random(seed), &mut bytes);
     }
     bytes
@@ -81,7 +84,9 @@ fn set_scales(dtype: DType, bytes: &mut [u8], scale: f32) {
 }
 
 fn write(source: &Checkpoint, name: &str, tensors: &[(&TensorInfo, DType, Vec<u8>)]) -> PathBuf {
-    let Config::Gguf(metadata) = source.config() else { panic!("{name}: the source is no GGUF file") };
+    let Config::Gguf(metadata) = source.config() else {
+        panic!("{name}: the source is no GGUF file")
+    };
     let mut file = Vec::new();
     file.extend(b"GGUF");
     file.extend(3_u32.to_le_bytes());
@@ -108,7 +113,9 @@ fn write(source: &Checkpoint, name: &str, tensors: &[(&TensorInfo, DType, Vec<u8
 }
 
 fn ggml_id(dtype: DType) -> u32 {
-    (0..64).find(|&id| DType::from_ggml_id(id) == Ok(dtype)).expect("a type of GGUF files")
+    (0..64)
+        .find(|&id| DType::from_ggml_id(id) == Ok(dtype))
+        .expect("a type of GGUF files")
 }
 
 fn write_metadata(metadata: &Metadata, file: &mut Vec<u8>) {
@@ -174,6 +181,9 @@ fn write_array(array: &Array, file: &mut Vec<u8>) {
             head(8);
             strings.iter().for_each(|text| write_string(text, file));
         }
-        _ => panic!("no model of the tests holds an array like {:?}", Value::Array(array.clone()).describe()),
+        _ => panic!(
+            "no model of the tests holds an array like {:?}",
+            Value::Array(array.clone()).describe()
+        ),
     }
 }

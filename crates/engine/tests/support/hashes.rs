@@ -49,8 +49,17 @@ impl Hashes {
 
     /// The recorded hash. Absent: a new model, whose hashes have to be recorded first.
     pub fn get(&self, model: &str, numerics: &str) -> &str {
-        let hash = self.models.get(model).and_then(|model| model.get(numerics)).and_then(Value::as_str);
-        hash.unwrap_or_else(|| panic!("no hash of {model} ({numerics}) in {}: see its README", self.path.display()))
+        let hash = self
+            .models
+            .get(model)
+            .and_then(|model| model.get(numerics))
+            .and_then(Value::as_str);
+        hash.unwrap_or_else(|| {
+            panic!(
+                "no hash of {model} ({numerics}) in {}: see its README",
+                self.path.display()
+            )
+        })
     }
 
     pub fn set(&mut self, model: &str, numerics: &str, hash: LogitHash) {
@@ -60,7 +69,11 @@ impl Hashes {
     /// Writes the file, models sorted by name, one a line.
     pub fn save(mut self) {
         self.models.sort_keys();
-        let lines: Vec<String> = self.models.iter().map(|(name, hashes)| format!("  {name:?}: {hashes}")).collect();
+        let lines: Vec<String> = self
+            .models
+            .iter()
+            .map(|(name, hashes)| format!("  {name:?}: {hashes}"))
+            .collect();
         std::fs::create_dir_all(self.path.parent().expect("a file in a folder")).unwrap();
         std::fs::write(&self.path, format!("{{\n{}\n}}\n", lines.join(",\n"))).unwrap();
     }

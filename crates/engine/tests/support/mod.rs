@@ -3,6 +3,7 @@
 
 pub mod gguf;
 pub mod hashes;
+pub mod script;
 
 use std::path::{Path, PathBuf};
 
@@ -24,14 +25,21 @@ pub fn json(path: &str) -> Value {
 
 /// The integers of a JSON array.
 pub fn ids(array: &Value) -> Vec<u32> {
-    let number = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok()).expect("a token id");
+    let number = |value: &Value| {
+        value
+            .as_u64()
+            .and_then(|value| u32::try_from(value).ok())
+            .expect("a token id")
+    };
     array.as_array().expect("an array of ids").iter().map(number).collect()
 }
 
 /// The names of the golden cases, sorted.
 pub fn golden_cases() -> Vec<String> {
     let folder = std::fs::read_dir(tests_folder().join("goldens")).unwrap();
-    let entries = folder.map(|entry| entry.unwrap()).filter(|entry| entry.path().join("case.json").exists());
+    let entries = folder
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("case.json").exists());
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
     names.sort();
     assert!(names.len() >= 14, "golden cases are missing: {names:?}");
@@ -64,8 +72,14 @@ pub fn session(engine: &Engine, capacity: usize) -> Session {
 /// Feeds `ids` as the next chunk and returns the wanted rows' logits.
 pub fn feed(session: &mut Session, ids: &[u32], want: Want) -> Vec<f32> {
     let mut logits = vec![f32::NAN; want.count(ids.len()) * session.engine().spec().vocabulary];
-    let chunk = Chunk { start: session.position(), ids, want };
-    session.feed(chunk, &mut logits).unwrap_or_else(|error| panic!("{error}"));
+    let chunk = Chunk {
+        start: session.position(),
+        ids,
+        want,
+    };
+    session
+        .feed(chunk, &mut logits)
+        .unwrap_or_else(|error| panic!("{error}"));
     logits
 }
 
@@ -76,7 +90,9 @@ pub fn bits(logits: &[f32]) -> Vec<u32> {
 
 /// The index of the largest number, the first of equal ones.
 pub fn argmax(row: &[f32]) -> usize {
-    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).expect("a row of logits")
+    (0..row.len())
+        .reduce(|best, i| if row[i] > row[best] { i } else { best })
+        .expect("a row of logits")
 }
 
 /// SplitMix64: ids and bytes from a seed.

@@ -1,0 +1,488 @@
+//! What engines and sessions promise, promise by promise: errors with their values, wanted rows, counters.
+
+mod support;
+
+use goldcrest_engine::{
+    Activations, Chunk, Counters, Engine, EngineOptions, FeedError, Interrupted, Isa, KvElement, Op, OpKind, OpenError,
+    PhaseCounters, Probe, RewindError, Session, SessionError, Want, Watch,
+};
+use goldcrest_model::SpecError;
+use goldcrest_model::plan::Rows;
+use support::{Random, bits, engine, feed, golden, session};
+
+const VOCABULARY: usize = 256;
+
+/// Two layers with a window of 16, vocabulary 256.
+fn windowed(options: EngineOptions) -> Engine {
+    engine(&golden("mistral_swa"), options)
+}
+
+fn small_calls(max_rows: usize) -> EngineOptions {
+    EngineOptions {
+        threads: Some(2),
+        max_rows,
+        ..EngineOptions::exact()
+    }
+}
+
+fn ids(count: usize) -> Vec<u32> {
+    Random(5).ids(count, VOCABULARY)
+}
+
+fn nothing(start: usize, ids: &[u32]) -> Chunk<'_> {
+    Chunk {
+        start,
+        ids,
+        want: Want::Nothing,
+    }
+}
+
+/// The error of a chunk that is refused.
+fn refused(session: &mut Session, chunk: Chunk, logits: usize) -> FeedError {
+    session.feed(chunk, &mut vec![0.0; logits]).unwrap_err()
+}
+
+#[test]
+fn a_wrong_chunk_is_refused_with_what_is_wrong() {
+    let mut session = session(&windowed(small_calls(64)), 20);
+    feed(&mut session, &ids(10), Want::Nothing);
+    let (chunk, start) = (ids(4), 10);
+
+    assert!(matches!(
+        refused(&mut session, nothing(10, &[]), 0),
+        FeedError::EmptyChunk
+    ));
+    for wrong in [0, 9, 11, usize::MAX] {
+        let error = refused(&mut session, nothing(wrong, &chunk), 0);
+        assert!(
+            matches!(error, FeedError::WrongStart { start, position: 10 } if start == wrong),
+            "{error:?}"
+        );
+    }
+    for id in [256, u32::MAX] {
+        let error = refused(&mut session, nothing(start, &[0, 255, id]), 0);
+        let FeedError::IdOutsideVocabulary {
+            index: 2,
+            id: found,
+            vocabulary: VOCABULARY,
+        } = error
+        else {
+            panic!("{error:?}")
+        };
+        assert_eq!(found, id);
+    }
+    let error = refused(&mut session, nothing(start, &ids(11)), 0);
+    assert!(
+        matches!(
+            error,
+            FeedError::CapacityExceeded {
+                tokens: 11,
+                position: 10,
+                capacity: 20
+            }
+        ),
+        "{error:?}"
+    );
+    for (rows, wrong) in [
+        (&[4][..], 4),
+        (&[1, 1], 1),
+        (&[2, 3, 0], 0),
+        (&[usize::MAX], usize::MAX),
+    ] {
+        let chunk = Chunk {
+            start,
+            ids: &chunk,
+            want: Want::Rows(rows),
+        };
+        let error = refused(&mut session, chunk, rows.len() * VOCABULARY);
+        assert!(
+            matches!(error, FeedError::WantedRow { row, tokens: 4 } if row == wrong),
+            "{error:?}"
+        );
+    }
+    let wants = [
+        (Want::Nothing, 0_usize),
+        (Want::Last, 256),
+        (Want::All, 1024),
+        (Want::Rows(&[0, 2]), 512),
+    ];
+    for (want, length) in wants {
+        for wrong in [length + 1, length + 256].into_iter().chain(length.checked_sub(1)) {
+            let error = refused(
+                &mut session,
+                Chunk {
+                    start,
+                    ids: &chunk,
+                    want,
+                },
+                wrong,
+            );
+            let FeedError::LogitsLength { found, expected } = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!((found, expected), (wrong, length));
+        }
+    }
+    assert_eq!((session.position(), session.ids()), (10, &ids(10)[..]));
+    // The capacity itself can be filled.
+    feed(&mut session, &ids(10), Want::Last);
+    let error = refused(&mut session, nothing(20, &[1]), 0);
+    assert!(
+        matches!(
+            error,
+            FeedError::CapacityExceeded {
+                tokens: 1,
+                position: 20,
+                capacity: 20
+            }
+        ),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn the_first_mistake_in_the_documented_order_is_reported() {
+    let mut session = session(&windowed(small_calls(64)), 2);
+    let want = Want::Rows(&[9]);
+    let chunk = |start, ids| Chunk { start, ids, want };
+    assert!(matches!(refused(&mut session, chunk(1, &[]), 1), FeedError::EmptyChunk));
+    assert!(matches!(
+        refused(&mut session, chunk(1, &[999; 3]), 1),
+        FeedError::WrongStart { .. }
+    ));
+    assert!(matches!(
+        refused(&mut session, chunk(0, &[999; 3]), 1),
+        FeedError::IdOutsideVocabulary { index: 0, .. }
+    ));
+    assert!(matches!(
+        refused(&mut session, chunk(0, &[9; 3]), 1),
+        FeedError::CapacityExceeded { .. }
+    ));
+    assert!(matches!(
+        refused(&mut session, chunk(0, &[9; 2]), 1),
+        FeedError::WantedRow { .. }
+    ));
+}
+
+struct FailAt(usize);
+
+impl Probe for FailAt {
+    fn after_op(&mut self, index: usize, _: &Op, _: &[f32]) -> Result<(), Interrupted> {
+        if self.0 == 0 {
+            return Err(Interrupted { op: index });
+        }
+        self.0 -= 1;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failed_call_names_its_op_and_keeps_the_calls_before() {
+    let engine = windowed(small_calls(3));
+    let ops = engine.plan().ops.len();
+    let mut session = session(&engine, 20);
+    let mut probe = FailAt(ops + 4);
+    let watch = Watch {
+        cancel: None,
+        probe: Some(&mut probe),
+    };
+    let ids = ids(10);
+    let error = session
+        .feed_watched(
+            Chunk {
+                start: 0,
+                ids: &ids,
+                want: Want::Nothing,
+            },
+            &mut [],
+            watch,
+        )
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the forward call failed at position 3: the forward call was interrupted after op 4"
+    );
+    assert_eq!(session.ids(), &ids[..3]);
+}
+
+#[test]
+fn rewinding_reaches_what_windows_still_hold() {
+    let mut session = session(&windowed(small_calls(64)), 600);
+    feed(&mut session, &ids(270), Want::Nothing);
+    assert_eq!(
+        session.rewind(271),
+        Err(RewindError::Ahead {
+            length: 271,
+            position: 270
+        })
+    );
+    assert_eq!(
+        session.rewind(usize::MAX),
+        Err(RewindError::Ahead {
+            length: usize::MAX,
+            position: 270
+        })
+    );
+    // Token 270 sees 255..=270, so the first page is still there.
+    assert_eq!(session.rewind(0), Ok(()));
+    feed(&mut session, &ids(271), Want::Nothing);
+    assert_eq!(
+        session.rewind(270),
+        Err(RewindError::Gone {
+            length: 270,
+            shortest: 271
+        })
+    );
+    feed(&mut session, &ids(200), Want::Nothing);
+    assert_eq!(
+        session.rewind(270),
+        Err(RewindError::Gone {
+            length: 270,
+            shortest: 271
+        })
+    );
+    assert_eq!((session.position(), session.rewind(471)), (471, Ok(())));
+    assert_eq!((session.rewind(271), session.position()), (Ok(()), 271));
+}
+
+#[test]
+fn a_model_that_sees_everything_rewinds_to_any_length() {
+    let mut session = session(&engine(&golden("llama_bias_linear"), small_calls(64)), 600);
+    feed(&mut session, &ids(600), Want::Nothing);
+    for length in [600, 599, 513, 512, 511, 256, 1, 0] {
+        assert_eq!(session.rewind(length), Ok(()));
+        assert_eq!(session.position(), length);
+    }
+    assert!(session.visible_state().is_empty());
+    assert_eq!(session.bytes(), 0);
+}
+
+#[test]
+fn sessions_need_room() {
+    let engine = windowed(small_calls(64));
+    assert!(matches!(engine.session(0), Err(SessionError::NoCapacity)));
+    let session = session(&engine, 1);
+    assert_eq!((session.capacity(), session.position(), session.bytes()), (1, 0, 0));
+}
+
+/// Memory is taken as tokens come, so any capacity is possible.
+#[test]
+fn capacity_alone_costs_nothing() {
+    let mut session = session(&windowed(small_calls(64)), usize::MAX);
+    assert_eq!(session.bytes(), 0);
+    feed(&mut session, &ids(3), Want::Last);
+    assert_eq!(session.capacity(), usize::MAX);
+}
+
+#[test]
+fn engines_that_cannot_be_are_refused() {
+    let checkpoint = golden("mistral_swa");
+    let open = |options| Engine::open(&checkpoint, options).err().expect("no engine");
+    assert!(matches!(
+        open(EngineOptions {
+            max_rows: 0,
+            ..EngineOptions::default()
+        }),
+        OpenError::NoRows
+    ));
+    for threads in [0, usize::MAX] {
+        let error = open(EngineOptions {
+            threads: Some(threads),
+            ..EngineOptions::default()
+        });
+        let OpenError::Backend(error) = error else {
+            panic!("{error:?}")
+        };
+        assert!(error.to_string().contains(&threads.to_string()), "{error}");
+    }
+    assert!(matches!(
+        open(EngineOptions {
+            max_rows: usize::MAX,
+            ..EngineOptions::default()
+        }),
+        OpenError::Backend(_)
+    ));
+    for isa in Isa::ALL.into_iter().filter(|isa| !isa.is_available()) {
+        let error = open(EngineOptions {
+            isa: Some(isa),
+            ..EngineOptions::default()
+        });
+        assert!(error.to_string().contains(&isa.to_string()), "{error}");
+    }
+    let mut unknown = golden("mistral_swa");
+    let goldcrest_format::Config::Hf(config) = unknown.config_mut() else {
+        panic!("a folder's config")
+    };
+    config.insert("architectures".into(), serde_json::json!(["NobodyForCausalLM"]));
+    config.insert("model_type".into(), serde_json::json!("nobody"));
+    let error = Engine::open(&unknown, EngineOptions::default())
+        .err()
+        .expect("no engine");
+    let OpenError::Spec(error) = error else {
+        panic!("{error:?}")
+    };
+    let _: &SpecError = &error;
+    assert!(error.to_string().to_lowercase().contains("nobody"), "{error}");
+}
+
+#[test]
+fn an_engine_says_how_it_computes() {
+    let options = EngineOptions {
+        activations: Some(Activations::F32),
+        kv: KvElement::F32,
+        threads: Some(3),
+        isa: Some(Isa::Scalar),
+        max_rows: 7,
+    };
+    let engine = windowed(options);
+    assert_eq!((engine.threads(), engine.isa()), (3, Isa::Scalar));
+    assert_eq!((engine.options().kv, engine.options().max_rows), (KvElement::F32, 7));
+    assert_eq!(
+        (engine.spec().vocabulary, engine.plan().vocabulary),
+        (VOCABULARY, VOCABULARY)
+    );
+    assert!(engine.weight_bytes() > 0);
+    let exact = EngineOptions::exact();
+    assert_eq!((exact.activations, exact.kv), (Some(Activations::F32), KvElement::F32));
+}
+
+#[test]
+fn wanted_rows_are_those_of_all() {
+    let ids = ids(23);
+    for max_rows in [1, 4, 64] {
+        let engine = windowed(small_calls(max_rows));
+        let all = feed(&mut session(&engine, 23), &ids, Want::All);
+        let rows: Vec<&[f32]> = all.chunks_exact(VOCABULARY).collect();
+        for wanted in [
+            vec![],
+            vec![22],
+            vec![0],
+            vec![3, 4, 5],
+            vec![0, 1, 7, 8, 21, 22],
+            (0..23).collect(),
+        ] {
+            let some = feed(&mut session(&engine, 23), &ids, Want::Rows(&wanted));
+            let expected: Vec<f32> = wanted.iter().flat_map(|&row| rows[row]).copied().collect();
+            assert_eq!(bits(&some), bits(&expected), "rows {wanted:?} in calls of {max_rows}");
+        }
+        let last = feed(&mut session(&engine, 23), &ids, Want::Last);
+        assert_eq!(bits(&last), bits(rows[22]));
+        let mut silent = session(&engine, 24);
+        assert!(feed(&mut silent, &ids, Want::Nothing).is_empty());
+        let mut loud = session(&engine, 24);
+        feed(&mut loud, &ids, Want::All);
+        assert!(silent.visible_state() == loud.visible_state());
+    }
+}
+
+/// Bytes of a plan's matrix products in one call: of the layers, and of the head, whose output are the logits.
+fn matmul_bytes(engine: &Engine) -> (u64, u64) {
+    let plan = engine.plan();
+    let (mut layers, mut head) = (0, 0);
+    for op in &plan.ops {
+        let Op::MatMul { weight, out, .. } = *op else { continue };
+        let matrix = plan.matrix(weight);
+        let bytes = matrix.dtype.bytes((matrix.cols * matrix.outputs()) as u64).unwrap();
+        *(if out == plan.logits { &mut head } else { &mut layers }) += bytes;
+    }
+    (layers, head)
+}
+
+fn counted(engine: &Engine, ids: &[u32], want: Want) -> Counters {
+    let mut session = session(engine, ids.len());
+    session.count();
+    feed(&mut session, ids, want);
+    session.counters().expect("counting").clone()
+}
+
+#[test]
+fn the_head_runs_on_wanted_rows_alone() {
+    let engine = windowed(small_calls(3));
+    let (layers, head) = matmul_bytes(&engine);
+    assert!(layers > 0 && head > 0);
+    let bytes = |want| counted(&engine, &ids(11), want).prefill.op(OpKind::MatMul).bytes;
+    // 11 tokens are four calls.
+    assert_eq!(bytes(Want::Nothing), 4 * layers);
+    assert_eq!(bytes(Want::Last), 4 * layers + head);
+    assert_eq!(bytes(Want::Rows(&[1, 2])), 4 * layers + head);
+    assert_eq!(bytes(Want::Rows(&[2, 3])), 4 * layers + 2 * head);
+    assert_eq!(bytes(Want::All), 4 * layers + 4 * head);
+    // Its input and output have rows for the wanted ones only.
+    let plan = engine.plan();
+    for op in &plan.ops {
+        if let Op::MatMul { input, out, .. } = *op {
+            let rows = if out == plan.logits { Rows::Wanted } else { Rows::All };
+            assert_eq!((plan.buffer(input).rows, plan.buffer(out).rows), (rows, rows));
+        }
+    }
+}
+
+#[test]
+fn counters_count_calls_tokens_runs_and_bytes() {
+    let engine = windowed(small_calls(4));
+    let mut session = session(&engine, 40);
+    assert!(session.counters().is_none());
+    feed(&mut session, &ids(3), Want::Last);
+    session.count();
+    feed(&mut session, &ids(10), Want::Last);
+    feed(&mut session, &ids(1), Want::Last);
+    feed(&mut session, &ids(9), Want::Nothing);
+    let counters = session.counters().expect("counting").clone();
+    // 10 = 4 + 4 + 2, then a single token, then 9 = 4 + 4 + 1.
+    let calls = |phase: &PhaseCounters| (phase.calls, phase.tokens);
+    assert_eq!((calls(&counters.prefill), calls(&counters.decode)), ((5, 18), (2, 2)));
+    for kind in OpKind::ALL {
+        let in_plan = engine.plan().ops.iter().filter(|op| op.kind() == kind).count() as u64;
+        assert_eq!(counters.prefill.op(kind).runs, 5 * in_plan, "{}", kind.name());
+        assert_eq!(counters.decode.op(kind).runs, 2 * in_plan, "{}", kind.name());
+    }
+    assert!(counters.prefill.time() > counters.prefill.op(OpKind::MatMul).time);
+    // Keys and values: two layers of two heads, 16 + 16 f32 each, are 512 bytes a position. A row sees at most 16 positions.
+    let position = 2 * 2 * (16 + 16) * 4;
+    assert_eq!(counters.prefill.op(OpKind::KvWrite).bytes, 18 * position);
+    assert_eq!(counters.decode.op(OpKind::KvWrite).bytes, 2 * position);
+    let seen = |positions: &mut dyn Iterator<Item = u64>| positions.map(|p| 16.min(p + 1)).sum::<u64>() * position;
+    assert_eq!(
+        counters.prefill.op(OpKind::Attend).bytes,
+        seen(&mut (3..13).chain(14..22))
+    );
+    assert_eq!(
+        counters.decode.op(OpKind::Attend).bytes,
+        seen(&mut [13, 22].into_iter())
+    );
+    session.count();
+    assert_eq!(session.counters().expect("counting").prefill.calls, 0);
+}
+
+#[test]
+fn counting_changes_no_bit_and_failed_calls_do_not_count() {
+    let engine = windowed(small_calls(4));
+    let (mut plain, mut counting) = (session(&engine, 40), session(&engine, 40));
+    counting.count();
+    let ids = ids(30);
+    assert_eq!(
+        bits(&feed(&mut plain, &ids, Want::All)),
+        bits(&feed(&mut counting, &ids, Want::All))
+    );
+    assert!(plain.visible_state() == counting.visible_state());
+    let before = counting.counters().expect("counting").prefill;
+    let mut probe = FailAt(3);
+    let watch = Watch {
+        cancel: None,
+        probe: Some(&mut probe),
+    };
+    let chunk = Chunk {
+        start: 30,
+        ids: &ids[..4],
+        want: Want::Nothing,
+    };
+    assert!(matches!(
+        counting.feed_watched(chunk, &mut [], watch),
+        Err(FeedError::Forward { position: 30, .. })
+    ));
+    let after = counting.counters().expect("counting").prefill;
+    assert_eq!(
+        (before.calls, before.tokens, before.time()),
+        (after.calls, after.tokens, after.time())
+    );
+}

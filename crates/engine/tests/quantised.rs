@@ -1,0 +1,184 @@
+//! Weights of every stored type: a small model with its matrices in each of them.
+
+mod support;
+
+use std::sync::LazyLock;
+
+use goldcrest_cpu::Cpu;
+use goldcrest_engine::{Activations, EngineOptions, Isa, KvElement, Want};
+use goldcrest_format::{Checkpoint, DType};
+use support::gguf::{decode, reencode};
+use support::{Random, bits, divergence, engine, feed, golden_gguf, open, session};
+
+/// Types with panels of their own.
+const PANELS: [DType; 9] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q4_K,
+    DType::Q6_K,
+];
+
+/// Types that are decoded when they are loaded.
+const DECODED: [DType; 7] = [
+    DType::Q5_1,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q5_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+    DType::TQ2_0,
+];
+
+/// Tokens of a run: into a third group of 16 rows, with a rest.
+const TOKENS: usize = 37;
+
+/// Quantised activations move the distribution of the next token by at most this on average, in nats: the bound for real models.
+const MEAN_DIVERGENCE: f64 = 2e-3;
+
+/// The case made for quantisation, whose matrices have rows of 256, in every type.
+static MODELS: LazyLock<Vec<(DType, Checkpoint)>> = LazyLock::new(|| {
+    let source = golden_gguf("llama_quant256").unwrap();
+    let model = |dtype| {
+        (
+            dtype,
+            open(&reencode(&source, &format!("quantised-{dtype}.gguf"), |_| dtype)),
+        )
+    };
+    PANELS.into_iter().chain(DECODED).map(model).collect()
+});
+
+fn options(activations: Activations, kv: KvElement) -> EngineOptions {
+    EngineOptions {
+        activations: Some(activations),
+        kv,
+        threads: Some(1),
+        ..EngineOptions::default()
+    }
+}
+
+/// Logits of all rows, fed in chunks, and the state that they leave.
+fn run(checkpoint: &Checkpoint, options: EngineOptions, chunk: usize) -> (Vec<f32>, Vec<u8>) {
+    let engine = engine(checkpoint, options);
+    let ids = Random(11).ids(TOKENS, engine.spec().vocabulary);
+    let mut session = session(&engine, TOKENS);
+    let logits = ids
+        .chunks(chunk)
+        .flat_map(|ids| feed(&mut session, ids, Want::All))
+        .collect();
+    (logits, session.visible_state())
+}
+
+/// The product with f32 activations is that of the decoded weights: the file's type makes no difference but its rounding.
+#[test]
+fn f32_activations_see_the_decoded_weights() {
+    let exact = options(Activations::F32, KvElement::F32);
+    for (dtype, checkpoint) in MODELS.iter() {
+        let (logits, state) = run(checkpoint, exact, TOKENS);
+        assert!(logits.iter().all(|x| x.is_finite()), "{dtype}");
+        let decoded = open(&decode(checkpoint, &format!("quantised-{dtype}-decoded.gguf")));
+        let scalar = EngineOptions {
+            isa: Some(Isa::Scalar),
+            ..exact
+        };
+        let (expected, expected_state) = run(&decoded, scalar, TOKENS);
+        assert!(bits(&logits) == bits(&expected), "logits of {dtype}");
+        assert!(state == expected_state, "state of {dtype}");
+    }
+}
+
+#[test]
+fn no_way_of_computing_changes_a_bit_of_any_type() {
+    for (dtype, checkpoint) in MODELS.iter() {
+        for activations in [Activations::Q8, Activations::F32] {
+            let default = options(activations, KvElement::F16);
+            let scalar = EngineOptions {
+                isa: Some(Isa::Scalar),
+                ..default
+            };
+            let (logits, state) = run(checkpoint, scalar, TOKENS);
+            let same = |options: EngineOptions, chunk: usize| {
+                let (found, found_state) = run(checkpoint, options, chunk);
+                let how = format!("{dtype}, {activations:?}, chunks of {chunk}, {options:?}");
+                assert!(bits(&found) == bits(&logits), "logits of {how}");
+                assert!(found_state == state, "state of {how}");
+            };
+            // The scalar code is slow where it emulates fused multiply-adds: it gets one run more.
+            same(
+                EngineOptions {
+                    threads: Some(3),
+                    ..scalar
+                },
+                7,
+            );
+            for isa in Isa::available().filter(|isa| *isa != Isa::Scalar) {
+                let fast = EngineOptions {
+                    isa: Some(isa),
+                    ..default
+                };
+                for threads in 1..=3 {
+                    same(
+                        EngineOptions {
+                            threads: Some(threads),
+                            ..fast
+                        },
+                        TOKENS,
+                    );
+                }
+                for chunk in [1, 2, 7, 16] {
+                    same(fast, chunk);
+                }
+            }
+            same(
+                EngineOptions {
+                    threads: Some(2),
+                    max_rows: 5,
+                    ..default
+                },
+                TOKENS,
+            );
+        }
+    }
+}
+
+#[test]
+fn quantised_activations_stay_close_and_matter_only_to_quantised_weights() {
+    for (dtype, checkpoint) in MODELS.iter() {
+        let (exact, _) = run(checkpoint, options(Activations::F32, KvElement::F32), TOKENS);
+        let (rounded, _) = run(checkpoint, options(Activations::Q8, KvElement::F32), TOKENS);
+        if !Cpu::integer_types(*dtype) {
+            assert!(bits(&exact) == bits(&rounded), "{dtype} has no integer product");
+            continue;
+        }
+        assert!(
+            bits(&exact) != bits(&rounded),
+            "activations of {dtype} are not quantised"
+        );
+        let vocabulary = exact.len() / TOKENS;
+        let rows = exact.chunks_exact(vocabulary).zip(rounded.chunks_exact(vocabulary));
+        let mean = rows.map(|(exact, rounded)| divergence(exact, rounded)).sum::<f64>() / TOKENS as f64;
+        println!("{dtype}: mean KL of quantised activations {mean:.1e}");
+        assert!(mean <= MEAN_DIVERGENCE, "{dtype}: mean KL {mean}");
+    }
+}
+
+#[test]
+fn weights_keep_their_size_in_memory() {
+    let bytes = |checkpoint| engine(checkpoint, options(Activations::Q8, KvElement::F16)).weight_bytes() as u64;
+    for (dtype, checkpoint) in MODELS.iter() {
+        let tensors = checkpoint.tensors().map(|info| match info.shape.len() {
+            2 if DECODED.contains(dtype) => info.elements() as u64 * 4,
+            _ => info.bytes,
+        });
+        let expected = tensors.sum::<u64>();
+        // The records of a panel have whole lines.
+        assert!(
+            (expected..=expected + expected / 50).contains(&bytes(checkpoint)),
+            "{dtype}"
+        );
+    }
+}
