@@ -10,8 +10,10 @@ pub struct State {
     layers: Vec<LayerState>,
     /// Committed positions. What lies beyond is invisible.
     length: usize,
-    /// Numbers that were stored as the largest of the element type.
+    /// Committed numbers that were stored as the largest of the element type.
     saturated: u64,
+    /// The same of the call in progress.
+    saturated_now: u64,
 }
 
 /// Keys and values of one layer.
@@ -40,6 +42,7 @@ impl State {
             layers: plan.kvs.iter().map(layer).collect(),
             length: 0,
             saturated: 0,
+            saturated_now: 0,
         }
     }
 
@@ -53,7 +56,7 @@ impl State {
 
     /// Stores the keys and values of all heads of a layer at one position, whose page [`State::reserve`] has made.
     pub fn write(&mut self, layer: usize, position: usize, keys: &[f32], values: &[f32]) {
-        self.saturated += self.layers[layer].write(position, keys, values) as u64;
+        self.saturated_now += self.layers[layer].write(position, keys, values) as u64;
     }
 
     pub fn saturated(&self) -> u64 {
@@ -73,6 +76,7 @@ impl State {
     /// The rows of a finished call become part of the sequence, and windows move on.
     pub fn commit(&mut self, rows: usize) {
         self.length += rows;
+        self.saturated += std::mem::take(&mut self.saturated_now);
         for layer in &mut self.layers {
             let first_page = layer.oldest_needed(self.length) / SEGMENT_POSITIONS;
             // Earlier commits have freed everything before: pages become free at the front, one after the other.
@@ -86,6 +90,7 @@ impl State {
 
     /// Forgets pages that hold nothing committed, as after a failed call.
     pub fn drop_uncommitted(&mut self) {
+        self.saturated_now = 0;
         let pages = self.length.div_ceil(SEGMENT_POSITIONS);
         for layer in &mut self.layers {
             layer.pages.truncate(pages);

@@ -196,7 +196,8 @@ impl Session {
     /// Feeds a chunk. `logits` receives `[wanted rows, vocabulary]` in the order of the rows.
     ///
     /// # Errors
-    /// [`FeedError`]; the session is then at the position that it reports, exactly as if the tokens before had been fed.
+    /// [`FeedError`]; the session is then at the position that it reports, exactly as if the tokens before had been fed. `logits` then
+    /// holds nothing of use.
     pub fn feed(&mut self, chunk: Chunk, logits: &mut [f32]) -> Result<(), FeedError> {
         self.feed_watched(chunk, logits, Watch::default())
     }
@@ -344,7 +345,7 @@ impl Session {
         Ok(())
     }
 
-    /// Numbers of keys and values that were too large for f16 and were stored as its largest.
+    /// Numbers of keys and values that were too large for f16 and were stored as its largest, over all tokens ever fed.
     pub fn saturated(&self) -> u64 {
         self.engine.backend().saturated(&self.state)
     }
