@@ -42,10 +42,21 @@ fn refused(session: &mut Session, chunk: Chunk, logits: usize) -> FeedError {
     session.feed(chunk, &mut vec![0.0; logits]).unwrap_err()
 }
 
-#[test]
-fn a_wrong_chunk_is_refused_with_what_is_wrong() {
+/// A session of 20 positions, half of them fed with `ids(10)`.
+fn half_full() -> Session {
     let mut session = session(&windowed(small_calls(64)), 20);
     feed(&mut session, &ids(10), Want::Nothing);
+    session
+}
+
+/// Refusals have left a [`half_full`] session as it was.
+fn assert_unchanged(session: &Session) {
+    assert_eq!((session.position(), session.ids()), (10, &ids(10)[..]));
+}
+
+#[test]
+fn a_wrong_chunk_is_refused_with_what_is_wrong() {
+    let mut session = half_full();
     let (chunk, start) = (ids(4), 10);
 
     assert!(matches!(
@@ -71,18 +82,14 @@ fn a_wrong_chunk_is_refused_with_what_is_wrong() {
         };
         assert_eq!(found, id);
     }
-    let error = refused(&mut session, nothing(start, &ids(11)), 0);
-    assert!(
-        matches!(
-            error,
-            FeedError::CapacityExceeded {
-                tokens: 11,
-                position: 10,
-                capacity: 20
-            }
-        ),
-        "{error:?}"
-    );
+    assert_unchanged(&session);
+}
+
+#[test]
+fn wrong_rows_and_buffers_are_refused_with_what_is_wrong() {
+    let mut session = half_full();
+    let (chunk, start) = (ids(4), 10);
+
     for (rows, wrong) in [
         (&[4][..], 4),
         (&[1, 1], 1),
@@ -123,8 +130,25 @@ fn a_wrong_chunk_is_refused_with_what_is_wrong() {
             assert_eq!((found, expected), (wrong, length));
         }
     }
-    assert_eq!((session.position(), session.ids()), (10, &ids(10)[..]));
-    // The capacity itself can be filled.
+    assert_unchanged(&session);
+}
+
+#[test]
+fn the_capacity_can_be_filled_and_not_exceeded() {
+    let mut session = half_full();
+    let error = refused(&mut session, nothing(10, &ids(11)), 0);
+    assert!(
+        matches!(
+            error,
+            FeedError::CapacityExceeded {
+                tokens: 11,
+                position: 10,
+                capacity: 20
+            }
+        ),
+        "{error:?}"
+    );
+    assert_unchanged(&session);
     feed(&mut session, &ids(10), Want::Last);
     let error = refused(&mut session, nothing(20, &[1]), 0);
     assert!(
