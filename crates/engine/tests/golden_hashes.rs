@@ -4,8 +4,9 @@ mod support;
 
 use goldcrest_engine::{EngineOptions, Want};
 use goldcrest_format::Checkpoint;
+use support::goldens::golden_cases;
 use support::hashes::{Hashes, LogitHash};
-use support::{engine, feed, golden, golden_cases, golden_gguf, ids, json, session};
+use support::{engine, feed, golden, golden_gguf, ids, json, session};
 
 const FILE: &str = "goldens.json";
 

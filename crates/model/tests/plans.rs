@@ -1,10 +1,14 @@
 //! The plan of every golden case, from each file that describes it. A changed snapshot is a changed model.
 
-use std::path::{Path, PathBuf};
+#[path = "../../../tests/support/goldens.rs"]
+mod goldens;
+
+use std::path::Path;
 
 use goldcrest_format::Checkpoint;
 use goldcrest_model::plan::Activations;
 use goldcrest_model::{ModelSpec, Plan, PlanOptions, read_spec};
+use goldens::{faithful_gguf_path, golden_cases, golden_folder};
 
 /// One case a family, with the snapshot of its plan.
 const SNAPSHOTS: &[&str] = &[
@@ -18,13 +22,6 @@ const SNAPSHOTS: &[&str] = &[
     "smollm3",
     "gemma3",
 ];
-
-/// Cases whose GGUF file lacks a key of the configuration (`tests/goldens-gguf/README.md`), so that the two differ.
-const UNFAITHFUL_GGUF: &[&str] = &["mistral_swa", "qwen2_swa", "gemma3"];
-
-fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
-}
 
 fn spec(path: &Path) -> ModelSpec {
     read_spec(&Checkpoint::open(path).unwrap()).unwrap()
@@ -40,30 +37,18 @@ fn plan(spec: &ModelSpec) -> Plan {
     )
 }
 
-fn cases() -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(goldens().join("goldens"))
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.path().join("case.json").exists())
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert!(names.len() >= 14, "golden cases are missing");
-    names
-}
-
 #[test]
 fn plans_of_each_family() {
     for case in SNAPSHOTS {
-        let plan = plan(&spec(&goldens().join("goldens").join(case)));
+        let plan = plan(&spec(&golden_folder(case)));
         insta::assert_snapshot!(*case, plan.to_string());
     }
 }
 
 #[test]
 fn both_spellings_of_a_config_mean_the_same() {
-    for case in cases() {
-        let folder = goldens().join("goldens").join(&case);
+    for case in golden_cases() {
+        let folder = golden_folder(&case);
         let mut checkpoint = Checkpoint::open(&folder).unwrap();
         let published = read_spec(&checkpoint).unwrap();
         let v5 = std::fs::read(folder.join("config.v5.json")).unwrap();
@@ -91,12 +76,11 @@ fn shape_of(plan: &Plan) -> (Vec<String>, Vec<[usize; 2]>) {
 #[test]
 fn gguf_means_what_the_checkpoint_means() {
     let mut compared = 0;
-    for case in cases() {
-        let gguf = goldens().join("goldens-gguf").join(format!("{case}.gguf"));
-        if UNFAITHFUL_GGUF.contains(&case.as_str()) || !gguf.exists() {
+    for case in golden_cases() {
+        let Some(gguf) = faithful_gguf_path(&case) else {
             continue;
-        }
-        let from_hf = plan(&spec(&goldens().join("goldens").join(&case)));
+        };
+        let from_hf = plan(&spec(&golden_folder(&case)));
         let from_gguf = plan(&spec(&gguf));
         // Llama 3's frequencies come as divisors in a tensor, whose values the spec does not hold.
         let (mut hf, mut gguf) = (shape_of(&from_hf), shape_of(&from_gguf));

@@ -4,24 +4,10 @@
 mod common;
 
 use common::strings::{Random, Strings};
-use common::{from_folder, goldens};
+use common::{KINDS, from_folder, goldens};
 use goldcrest_text::{Piece, SpecialTokens, TextStream, Tokenizer, TokenizerError};
 
 const LOSSLESS: [&str; 4] = ["bpe_gpt2", "bpe_llama3", "bpe_o200k", "bpe_deepseek"];
-const ALL: [&str; 11] = [
-    "bpe_gpt2",
-    "bpe_llama3",
-    "bpe_qwen2",
-    "bpe_o200k",
-    "bpe_deepseek",
-    "spm_llama2",
-    "spm_mistral",
-    "spm_gemma",
-    "wordpiece_bert",
-    "sentencepiece_unigram",
-    "sentencepiece_unigram_bytes",
-];
-
 fn tokenizer(kind: &str) -> Tokenizer {
     from_folder(&goldens().join("tokenizers").join(kind))
 }
@@ -48,7 +34,7 @@ const MARKS: [&str; 16] = [
 
 #[test]
 fn every_short_byte_string_tokenizes() {
-    for kind in ALL {
+    for kind in KINDS {
         let tokenizer = tokenizer(kind);
         let mut random = Random::new(3);
         let check = |bytes: &[u8]| {
@@ -85,7 +71,7 @@ fn byte_level_vocabularies_lose_nothing() {
 
 #[test]
 fn streamed_text_equals_whole_text() {
-    for kind in ALL {
+    for kind in KINDS {
         let tokenizer = tokenizer(kind);
         let mut random = Random::new(11);
         for round in 0..400 {
@@ -117,7 +103,7 @@ fn streamed_text_equals_whole_text() {
 #[test]
 fn content_never_becomes_a_control_token() {
     let strings = Strings::open();
-    for kind in ALL {
+    for kind in KINDS {
         let tokenizer = tokenizer(kind);
         let unknown = tokenizer.special_ids().unknown;
         let mut random = Random::new(5);
@@ -139,7 +125,7 @@ fn content_never_becomes_a_control_token() {
 #[test]
 fn pieces_cut_no_ordinary_text() {
     let strings = Strings::open();
-    for kind in ALL {
+    for kind in KINDS {
         let tokenizer = tokenizer(kind);
         let mut random = Random::new(7);
         for index in (0..1200).filter(|index| index % 12 != 5) {
@@ -225,7 +211,7 @@ fn ids_outside_the_vocabulary_are_refused() {
 
 #[test]
 fn long_runs_are_tokenized_in_full() {
-    for kind in ALL {
+    for kind in KINDS {
         let tokenizer = tokenizer(kind);
         for unit in [" ", "a", "\n", "<|", "é", "1", "a ", "🙂"] {
             let text = unit.repeat(40_000);

@@ -2,22 +2,8 @@
 
 mod common;
 
-use common::{from_folder, gguf_metadata, goldens, ids, json, repository_tests};
+use common::{KINDS, from_folder, gguf_metadata, goldens, ids, json, repository_tests};
 use goldcrest_text::{SpecialTokens, Tokenizer};
-
-const KINDS: [&str; 11] = [
-    "bpe_gpt2",
-    "bpe_llama3",
-    "bpe_qwen2",
-    "bpe_o200k",
-    "bpe_deepseek",
-    "spm_llama2",
-    "spm_mistral",
-    "spm_gemma",
-    "wordpiece_bert",
-    "sentencepiece_unigram",
-    "sentencepiece_unigram_bytes",
-];
 
 /// Cases whose texts come with a tokenizer, and whose GGUF file carries the same vocabulary.
 const CASES: [&str; 3] = ["llama2", "llama3", "qwen3"];

@@ -272,7 +272,7 @@ fn best(row: &[f32]) -> usize {
 }
 
 /// FNV-1a of 64 bits over little-endian f32.
-pub(crate) fn hash(slices: &[&[f32]]) -> String {
+fn hash(slices: &[&[f32]]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in slices
         .iter()

@@ -1,36 +1,19 @@
 //! Every golden case against the reference implementation, in every way in which a sequence can be cut and computed.
 
-use std::path::{Path, PathBuf};
+#[path = "../../../tests/support/goldens.rs"]
+mod goldens;
 
 use goldcrest_engine::{EngineOptions, Isa};
 use goldcrest_verify::{Options, Report, verify};
-
-fn tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
-}
-
-fn cases() -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(tests().join("goldens"))
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.path().join("case.json").exists())
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert!(names.len() >= 14, "golden cases are missing: {names:?}");
-    names
-}
+use goldens::{faithful_gguf_path, golden_cases, golden_folder};
 
 fn run(case: &str, options: Options) -> Report {
-    verify(&tests().join("goldens").join(case), &options).unwrap_or_else(|error| panic!("{case}: {error}"))
+    verify(&golden_folder(case), &options).unwrap_or_else(|error| panic!("{case}: {error}"))
 }
-
-/// Cases whose GGUF file lacks a key (`tests/goldens-gguf/README.md`): they are not judged from it.
-const UNFAITHFUL_GGUF: &[&str] = &["mistral_swa", "qwen2_swa", "gemma3"];
 
 #[test]
 fn checkpoints_give_the_reference_outputs() {
-    for case in cases() {
+    for case in golden_cases() {
         let report = run(&case, Options::default());
         println!(
             "{case}: {:.2e} of {:.2e}, {:.1} × noise",
@@ -43,11 +26,10 @@ fn checkpoints_give_the_reference_outputs() {
 #[test]
 fn gguf_files_give_the_reference_outputs() {
     let mut judged = 0;
-    for case in cases() {
-        let model = tests().join("goldens-gguf").join(format!("{case}.gguf"));
-        if UNFAITHFUL_GGUF.contains(&case.as_str()) || !model.exists() {
+    for case in golden_cases() {
+        let Some(model) = faithful_gguf_path(&case) else {
             continue;
-        }
+        };
         let report = run(
             &case,
             Options {
@@ -63,7 +45,7 @@ fn gguf_files_give_the_reference_outputs() {
 
 #[test]
 fn any_cut_and_any_machine_give_the_same_bits() {
-    for case in cases() {
+    for case in golden_cases() {
         let whole = run(&case, Options::default()).logits_hash;
         for chunk in [1, 2, 3, 7, 16] {
             let report = run(
@@ -114,8 +96,8 @@ fn any_cut_and_any_machine_give_the_same_bits() {
 #[test]
 fn every_setting_that_matters_is_judged() {
     let mut perturbed = 0;
-    for case in cases() {
-        let file = std::fs::read(tests().join("goldens").join(&case).join("case.json")).unwrap();
+    for case in golden_cases() {
+        let file = std::fs::read(golden_folder(&case).join("case.json")).unwrap();
         let file: serde_json::Value = serde_json::from_slice(&file).unwrap();
         for (key, moved) in file["sensitivity"]["config"].as_object().unwrap() {
             let report = run(

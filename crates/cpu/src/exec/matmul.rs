@@ -1,12 +1,10 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
-use std::sync::{Mutex, PoisonError};
-
 use goldcrest_kernels::{ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
 use goldcrest_model::plan::{Activations, BufferId, MatrixId, VectorId};
 
 use super::Call;
-use crate::pool::{Part, Parts, TileCounter};
+use crate::pool::{Part, Parts, Tiles};
 use crate::weights::Panels;
 use crate::{Cpu, CpuError, Program};
 
@@ -67,12 +65,11 @@ impl Call<'_, '_> {
         if rows <= GROUP_ROWS_MAX {
             packed.groups_mut().for_each(|group| pack_group(cpu, group, x, k));
         } else {
-            let groups: Vec<Mutex<Option<ActivationGroupMut>>> =
-                packed.groups_mut().map(|group| Mutex::new(Some(group))).collect();
-            let counter = TileCounter::new(groups.len());
+            let mut groups: Vec<Option<ActivationGroupMut>> = packed.groups_mut().map(Some).collect();
+            let tiles = Tiles::new(&mut groups, 1, (1, 1));
             cpu.pool.run(&|_| {
-                while let Some(index) = counter.next() {
-                    let group = groups[index].lock().unwrap_or_else(PoisonError::into_inner).take();
+                while let Some(mut tile) = tiles.next() {
+                    let group = tile.row_mut(tile.rows().start).iter_mut().find_map(Option::take);
                     group.into_iter().for_each(|group| pack_group(cpu, group, x, k));
                 }
             })?;

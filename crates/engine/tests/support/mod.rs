@@ -2,19 +2,17 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 pub mod gguf;
+#[path = "../../../../tests/support/goldens.rs"]
+pub mod goldens;
 pub mod hashes;
 pub mod script;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use goldcrest_engine::{Chunk, Engine, EngineOptions, Session, Want};
 use goldcrest_format::Checkpoint;
+use goldens::{golden_folder, golden_gguf_path, tests_folder};
 use serde_json::Value;
-
-/// The folder of what all crates' tests read.
-pub fn tests_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
-}
 
 /// A JSON file below [`tests_folder`].
 pub fn json(path: &str) -> Value {
@@ -34,27 +32,14 @@ pub fn ids(array: &Value) -> Vec<u32> {
     array.as_array().expect("an array of ids").iter().map(number).collect()
 }
 
-/// The names of the golden cases, sorted.
-pub fn golden_cases() -> Vec<String> {
-    let folder = std::fs::read_dir(tests_folder().join("goldens")).unwrap();
-    let entries = folder
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.path().join("case.json").exists());
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
-    names.sort();
-    assert!(names.len() >= 14, "golden cases are missing: {names:?}");
-    names
-}
-
 /// A golden case's checkpoint.
 pub fn golden(case: &str) -> Checkpoint {
-    open(&tests_folder().join("goldens").join(case))
+    open(&golden_folder(case))
 }
 
 /// A golden case as another program converted it.
 pub fn golden_gguf(case: &str) -> Option<Checkpoint> {
-    let path = tests_folder().join(format!("goldens-gguf/{case}.gguf"));
-    path.exists().then(|| open(&path))
+    golden_gguf_path(case).map(|path| open(&path))
 }
 
 pub fn open(path: &Path) -> Checkpoint {

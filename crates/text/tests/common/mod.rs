@@ -10,6 +10,21 @@ use goldcrest_format::{Source, gguf};
 use goldcrest_text::{HfFiles, Tokenizer};
 use serde_json::Value;
 
+/// The kinds of tokenizer that come with a tokenizer.json.
+pub const KINDS: [&str; 11] = [
+    "bpe_gpt2",
+    "bpe_llama3",
+    "bpe_qwen2",
+    "bpe_o200k",
+    "bpe_deepseek",
+    "spm_llama2",
+    "spm_mistral",
+    "spm_gemma",
+    "wordpiece_bert",
+    "sentencepiece_unigram",
+    "sentencepiece_unigram_bytes",
+];
+
 /// The folder `tests` of the repository.
 pub fn repository_tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
