@@ -22,7 +22,7 @@ mod rope;
 pub mod scalar;
 mod vector;
 
-pub use activation::Activation;
+pub use activation::{Activation, GatedActivation, Xielu};
 pub use attention::{
     KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, attention_state_len, clear_attention_states,
     visible_segments, visible_slots,

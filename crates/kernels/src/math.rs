@@ -14,6 +14,8 @@ use crate::vector::Simd;
 pub enum MathFunction {
     /// e^x
     Exp,
+    /// e^x − 1, precise near 0 too.
+    Expm1,
     /// ln(1 + x): −∞ at −1, NaN below.
     Log1p,
     /// Hyperbolic tangent.
@@ -28,8 +30,9 @@ pub enum MathFunction {
 
 impl MathFunction {
     /// All functions.
-    pub const ALL: [MathFunction; 6] = [
+    pub const ALL: [MathFunction; 7] = [
         MathFunction::Exp,
+        MathFunction::Expm1,
         MathFunction::Log1p,
         MathFunction::Tanh,
         MathFunction::Erf,
@@ -41,6 +44,7 @@ impl MathFunction {
     pub fn of(self, x: f32) -> f32 {
         match self {
             MathFunction::Exp => exp(x),
+            MathFunction::Expm1 => expm1(x),
             MathFunction::Log1p => log1p(x),
             MathFunction::Tanh => tanh(x),
             MathFunction::Erf => erf(x),
@@ -71,6 +75,7 @@ impl Kernel for Apply<'_> {
         unsafe {
             match self.function {
                 MathFunction::Exp => map::<S, _>(Exp, self.x),
+                MathFunction::Expm1 => map::<S, _>(Expm1, self.x),
                 MathFunction::Log1p => map::<S, _>(Log1p, self.x),
                 MathFunction::Tanh => map::<S, _>(Tanh, self.x),
                 MathFunction::Erf => map::<S, _>(Erf, self.x),
@@ -101,6 +106,8 @@ macro_rules! lane_functions {
 lane_functions! {
     /// [`MathFunction::Exp`]
     Exp = exp_lanes;
+    /// [`MathFunction::Expm1`]
+    Expm1 = expm1_lanes;
     /// [`MathFunction::Log1p`]
     Log1p = log1p_lanes;
     /// [`MathFunction::Tanh`]
@@ -111,6 +118,18 @@ lane_functions! {
     Sigmoid = sigmoid_lanes;
     /// [`MathFunction::Softplus`]
     Softplus = softplus_lanes;
+    /// [`relu`]
+    Relu = relu_lanes;
+    /// [`relu_squared`]
+    ReluSquared = relu_squared_lanes;
+    /// [`silu`]
+    Silu = silu_lanes;
+    /// [`gelu_tanh`]
+    GeluTanh = gelu_tanh_lanes;
+    /// [`gelu_erf`]
+    GeluErf = gelu_erf_lanes;
+    /// [`quick_gelu`]
+    QuickGelu = quick_gelu_lanes;
 }
 
 /// # Safety
@@ -140,12 +159,23 @@ unsafe fn with_sign_of<S: Simd>(magnitude: S::F32, x: S::F32) -> S::F32 {
     }
 }
 
-/// [`exp`] in lanes.
+/// The parts of e^x = low·high·(1 + power_minus_one).
+struct ExpParts<S: Simd> {
+    power_minus_one: S::F32,
+    /// 2^⌊n/2⌋
+    low: S::F32,
+    /// 2^⌈n/2⌉
+    high: S::F32,
+    /// 2^−⌈n/2⌉
+    inverse_high: S::F32,
+}
+
+/// x = n·ln 2 + r: the powers of two of n in halves, as 2^n may lie outside the normal numbers, and e^r − 1.
 ///
 /// # Safety
 /// As every method of [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn exp_lanes<S: Simd>(x: S::F32) -> S::F32 {
+unsafe fn exp_parts<S: Simd>(x: S::F32) -> ExpParts<S> {
     // SAFETY: required of the caller.
     unsafe {
         // The bound comes first: min and max give their second argument for NaN.
@@ -156,15 +186,46 @@ pub(crate) unsafe fn exp_lanes<S: Simd>(x: S::F32) -> S::F32 {
         let r = S::fma(n, S::splat(-LN2), x);
         let r = S::fma(n, S::splat(-LN2_LOW), r);
         let q = polynomial::<S, 6>(&EXP_POLYNOMIAL, r);
-        let p = S::add(S::fma(q, S::mul(r, r), r), S::splat(1.0));
         // ⌊n/2⌋ + 128 by a logical shift, as n + 256 is positive.
         let bits = S::to_bits(shifted);
         let magic_bits = ROUND_MAGIC.to_bits() as i32;
         let half = S::shr(S::sub_i32(bits, S::splat_i32(magic_bits - 256)), 1);
-        let low = S::shl(S::sub_i32(half, S::splat_i32(1)), 23);
+        // ⌈n/2⌉ + 127
         let rest = S::sub_i32(S::sub_i32(bits, S::splat_i32(magic_bits - 255)), half);
-        let high = S::shl(rest, 23);
-        S::mul(S::mul(p, S::from_bits(low)), S::from_bits(high))
+        ExpParts {
+            power_minus_one: S::fma(q, S::mul(r, r), r),
+            low: S::from_bits(S::shl(S::sub_i32(half, S::splat_i32(1)), 23)),
+            high: S::from_bits(S::shl(rest, 23)),
+            inverse_high: S::from_bits(S::shl(S::sub_i32(S::splat_i32(254), rest), 23)),
+        }
+    }
+}
+
+/// [`exp`] in lanes.
+///
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn exp_lanes<S: Simd>(x: S::F32) -> S::F32 {
+    // SAFETY: required of the caller.
+    unsafe {
+        let parts = exp_parts::<S>(x);
+        let p = S::add(parts.power_minus_one, S::splat(1.0));
+        S::mul(S::mul(p, parts.low), parts.high)
+    }
+}
+
+/// [`expm1`] in lanes.
+///
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn expm1_lanes<S: Simd>(x: S::F32) -> S::F32 {
+    // SAFETY: required of the caller.
+    unsafe {
+        let parts = exp_parts::<S>(x);
+        let offset = S::sub(parts.low, parts.inverse_high);
+        S::mul(S::fma(parts.power_minus_one, parts.low, offset), parts.high)
     }
 }
 
@@ -216,7 +277,7 @@ pub(crate) unsafe fn tanh_lanes<S: Simd>(x: S::F32) -> S::F32 {
 /// # Safety
 /// As every method of [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn erf_lanes<S: Simd>(x: S::F32) -> S::F32 {
+unsafe fn erf_lanes<S: Simd>(x: S::F32) -> S::F32 {
     // SAFETY: required of the caller.
     unsafe {
         let magnitude = S::abs(x);
@@ -265,7 +326,7 @@ pub(crate) unsafe fn silu_lanes<S: Simd>(x: S::F32) -> S::F32 {
 /// # Safety
 /// As every method of [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn gelu_tanh_lanes<S: Simd>(x: S::F32) -> S::F32 {
+unsafe fn gelu_tanh_lanes<S: Simd>(x: S::F32) -> S::F32 {
     // SAFETY: required of the caller.
     unsafe {
         let cube = S::mul(S::mul(x, x), x);
@@ -278,10 +339,41 @@ pub(crate) unsafe fn gelu_tanh_lanes<S: Simd>(x: S::F32) -> S::F32 {
 /// # Safety
 /// As every method of [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn gelu_erf_lanes<S: Simd>(x: S::F32) -> S::F32 {
+unsafe fn gelu_erf_lanes<S: Simd>(x: S::F32) -> S::F32 {
     // SAFETY: required of the caller.
     unsafe {
         let e = erf_lanes::<S>(S::mul(x, S::splat(std::f32::consts::FRAC_1_SQRT_2)));
         S::mul(S::mul(S::splat(0.5), x), S::add(S::splat(1.0), e))
+    }
+}
+
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+unsafe fn quick_gelu_lanes<S: Simd>(x: S::F32) -> S::F32 {
+    // SAFETY: required of the caller.
+    unsafe { S::mul(x, sigmoid_lanes::<S>(S::mul(x, S::splat(QUICK_GELU_SCALE)))) }
+}
+
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+unsafe fn relu_lanes<S: Simd>(x: S::F32) -> S::F32 {
+    // SAFETY: required of the caller.
+    unsafe {
+        // Not max(0, x): NaN passes through.
+        let zero = S::splat(0.0);
+        S::select(S::less(x, zero), zero, x)
+    }
+}
+
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+unsafe fn relu_squared_lanes<S: Simd>(x: S::F32) -> S::F32 {
+    // SAFETY: required of the caller.
+    unsafe {
+        let positive = relu_lanes::<S>(x);
+        S::mul(positive, positive)
     }
 }

@@ -1,6 +1,6 @@
 //! Norms, rope, and element-by-element operations: every instruction set against the oracle bit by bit, the oracle against f64.
 
-use goldcrest_kernels::{Activation, Isa, Kernels, scalar};
+use goldcrest_kernels::{Activation, GatedActivation, Isa, Kernels, Xielu, scalar};
 use proptest::prelude::*;
 
 fn kernels() -> impl Iterator<Item = Kernels> {
@@ -114,16 +114,58 @@ proptest! {
     }
 
     #[test]
-    fn gated_activations_multiply_the_plain_ones((len, gate, up, _) in rows()) {
+    fn gated_activations_have_the_bits_of_the_oracle((len, gate, up, _) in rows(), alpha in 0.5f32..2.0, limit in 0.1f32..12.0) {
         let gate = &gate[..len];
-        for activation in Activation::ALL {
-            let product = |(gate, up): (&f32, &f32)| scalar::activation::activate(activation, *gate) * up;
-            let expected: Vec<f32> = gate.iter().zip(&up).map(product).collect();
+        for activation in gated_activations(alpha, limit) {
+            let join = |(gate, up): (&f32, &f32)| scalar::activation::activate_gated(activation, *gate, *up);
+            let expected: Vec<f32> = gate.iter().zip(&up).map(join).collect();
             for kernels in kernels() {
                 let mut y = gate.to_vec();
                 kernels.activate_gated(activation, &mut y, &up);
                 prop_assert_eq!(bits(&y), bits(&expected), "{:?} on {}", activation, kernels.isa());
             }
+        }
+    }
+
+    #[test]
+    fn limited_activations_are_close_to_f64(gate in -20f32..20.0, up in -20f32..20.0, alpha in 0.5f32..2.0, limit in 0.1f32..12.0) {
+        let (x, u) = (f64::from(gate.min(limit)), f64::from(up.clamp(-limit, limit)));
+        let glu = |alpha: f32| x / (1.0 + libm::exp(-f64::from(alpha) * x));
+        let swiglu = scalar::activation::activate_gated(GatedActivation::ClampedSwiGlu { alpha, limit }, gate, up);
+        // Rounding the argument of exp, at most 40, costs up to 40 half units of the last place.
+        let bound = |y: f64| y.abs() * libm::ldexp(1.0, -18) + 1e-12;
+        let exact = (u + 1.0) * glu(alpha);
+        prop_assert!((f64::from(swiglu) - exact).abs() <= bound(glu(alpha)) * (u.abs() + 1.0), "{swiglu} for {exact}");
+        let silu = scalar::activation::activate_gated(GatedActivation::LimitedSilu { limit }, gate, up);
+        let exact = u * glu(1.0);
+        prop_assert!((f64::from(silu) - exact).abs() <= bound(exact), "{silu} for {exact}");
+    }
+}
+
+/// Every gated form, one plain activation of each kind.
+fn gated_activations(alpha: f32, limit: f32) -> [GatedActivation; 5] {
+    let xielu = Xielu {
+        alpha_p: alpha,
+        alpha_n: 2.0 * alpha,
+        beta: 0.5,
+        eps: -1e-6,
+    };
+    [
+        GatedActivation::Plain(Activation::Silu),
+        GatedActivation::Plain(Activation::Relu),
+        GatedActivation::Plain(Activation::Xielu(xielu)),
+        GatedActivation::ClampedSwiGlu { alpha, limit },
+        GatedActivation::LimitedSilu { limit },
+    ]
+}
+
+#[test]
+fn limits_of_gated_activations_let_nan_through() {
+    for activation in gated_activations(1.702, 7.0) {
+        for kernels in kernels() {
+            let mut gate = [f32::NAN, 1.0];
+            kernels.activate_gated(activation, &mut gate, &[1.0, f32::NAN]);
+            assert!(gate.iter().all(|y| y.is_nan()), "{activation:?} on {}", kernels.isa());
         }
     }
 }

@@ -81,6 +81,8 @@ pub(crate) const ERF_LARGE_POLYNOMIAL: [f32; 8] = [
 pub(crate) const GELU_TANH_SCALE: f32 = 0.797_884_6;
 /// The cubic coefficient of the tanh form of GELU.
 pub(crate) const GELU_TANH_CUBIC: f32 = 0.044_715;
+/// The scale in the sigmoid of the quick form of GELU.
+pub(crate) const QUICK_GELU_SCALE: f32 = 1.702;
 
 fn polynomial(coefficients: &[f32], x: f32) -> f32 {
     coefficients[1..]
@@ -107,6 +109,22 @@ pub fn exp(x: f32) -> f32 {
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND_MAGIC.to_bits() as i32);
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// e^x − 1, without the cancellation of `exp(x) - 1` near 0.
+pub fn expm1(x: f32) -> f32 {
+    let x = if x > EXP_MAX { EXP_MAX } else { x };
+    let x = if x < EXP_MIN { EXP_MIN } else { x };
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND_MAGIC);
+    let n = shifted - ROUND_MAGIC;
+    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2, x));
+    // p = e^r − 1; 2^n·p + (2^n − 1) = 2^(n−half)·(2^half·p + (2^half − 2^(half−n))), where n = 0 gives p itself.
+    let p = polynomial(&EXP_POLYNOMIAL, r).mul_add(r * r, r);
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND_MAGIC.to_bits() as i32);
+    let half = n >> 1;
+    let rest = n.wrapping_sub(half);
+    let low = power_of_two(half);
+    p.mul_add(low, low - power_of_two(rest.wrapping_neg())) * power_of_two(rest)
 }
 
 /// ln(1 + x); −∞ at −1, NaN below.
@@ -162,6 +180,22 @@ pub fn sigmoid(x: f32) -> f32 {
 /// ln(1 + e^x) = max(x, 0) + log1p(e^−|x|).
 pub fn softplus(x: f32) -> f32 {
     (if x > 0.0 { x } else { 0.0 }) + log1p(exp(-x.abs()))
+}
+
+/// max(x, 0).
+pub fn relu(x: f32) -> f32 {
+    // Not f32::max: NaN passes through.
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// max(x, 0)².
+pub fn relu_squared(x: f32) -> f32 {
+    relu(x) * relu(x)
+}
+
+/// x·sigmoid(1.702·x).
+pub fn quick_gelu(x: f32) -> f32 {
+    x * sigmoid(x * QUICK_GELU_SCALE)
 }
 
 /// x·sigmoid(x).
