@@ -41,7 +41,7 @@ fn special_values() -> Vec<f32> {
         f32::MIN_POSITIVE,
         1e-6,
         // Halfway between multiples of ln 2, where exp and expm1 change their power of two.
-        0.34657359,
+        0.346_573_6,
         1.0397208,
         0.63,
         0.93,
