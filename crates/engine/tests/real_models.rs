@@ -6,7 +6,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use goldcrest_engine::{Engine, EngineOptions, Session, Want};
+use goldcrest_engine::{Activations, EngineOptions, Session, Want};
 use goldcrest_format::Checkpoint;
 use serde_json::Value;
 use support::hashes::{Hashes, LogitHash};
@@ -22,8 +22,37 @@ const CHUNK: usize = 64;
 
 /// Where the reference's best two logits are closer than this, either may be the best.
 const TIE: f64 = 1e-3;
-const LEAST_AGREEMENT: f64 = 0.97;
-const MOST_MEAN_DIVERGENCE: f64 = 2e-3;
+
+/// How far numerics may be from exact ones over the rows of a model.
+struct Bounds {
+    /// Share of rows with the same best id.
+    agreement: f64,
+    /// Mean KL in nats.
+    divergence: f64,
+}
+
+/// What users get is held to this, whatever the model.
+const DEFAULT: Bounds = Bounds {
+    agreement: 0.97,
+    divergence: 2e-3,
+};
+
+// int8 activations are held to what they were when first recorded: at most twice the disagreement and twice the divergence.
+/// Measured: 96.41 % and 2.66e-3.
+const SMOLLM2_Q8: Bounds = Bounds {
+    agreement: 0.928,
+    divergence: 5.3e-3,
+};
+/// Measured: 97.03 % and 1.90e-3.
+const GEMMA3_Q8: Bounds = Bounds {
+    agreement: 0.940,
+    divergence: 3.8e-3,
+};
+/// Measured: 99.69 % and 2.34e-4.
+const QWEN2_Q8: Bounds = Bounds {
+    agreement: 0.993,
+    divergence: 4.7e-4,
+};
 
 /// One model at a time: each takes a gigabyte and all cores.
 static TURN: Mutex<()> = Mutex::new(());
@@ -43,57 +72,46 @@ fn fixture(model: &str) -> Option<Checkpoint> {
     Some(open(&path))
 }
 
-/// A model with exact and with default numerics, fed the same tokens side by side.
-struct Pair {
-    exact: Session,
-    default: Session,
+/// What is recorded of each model: the exact numerics first, those that are compared with them after.
+fn numerics() -> [(&'static str, EngineOptions); 3] {
+    // What the default is in large models, and only there.
+    let q8 = EngineOptions {
+        activations: Some(Activations::Q8),
+        ..EngineOptions::default()
+    };
+    [
+        ("exact", EngineOptions::exact()),
+        ("default", EngineOptions::default()),
+        ("q8", q8),
+    ]
 }
 
-/// The logits of one chunk.
-struct Rows {
-    /// Position of the first row.
-    start: usize,
-    /// `[rows, vocabulary]` each.
-    exact: Vec<f32>,
-    default: Vec<f32>,
+/// A session with each of [`numerics`].
+fn sessions(checkpoint: &Checkpoint, capacity: usize) -> [Session; 3] {
+    numerics().map(|(_, options)| session(&engine(checkpoint, options), capacity))
 }
 
-impl Pair {
-    fn open(checkpoint: &Checkpoint, capacity: usize) -> Pair {
-        let open = |options| session(&engine(checkpoint, options), capacity);
-        Pair {
-            exact: open(EngineOptions::exact()),
-            default: open(EngineOptions::default()),
-        }
-    }
-
-    fn engine(&self) -> &Engine {
-        self.exact.engine()
-    }
-
-    /// Feeds all of `ids`, shows each chunk's rows to `look` and returns the hashes of all logits, exact and default.
-    fn feed(&mut self, ids: &[u32], mut look: impl FnMut(&Rows) + Send) -> [LogitHash; 2] {
-        let mut hashes = [LogitHash::new(); 2];
-        for ids in ids.chunks(CHUNK) {
-            let start = self.exact.position();
-            let exact = feed(&mut self.exact, ids, Want::All);
-            let rows = Rows {
-                start,
-                exact,
-                default: feed(&mut self.default, ids, Want::All),
-            };
-            let [exact_hash, default_hash] = &mut hashes;
-            // A hash goes byte by byte: beside the looking it costs no time of its own.
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    exact_hash.add(&rows.exact);
-                    default_hash.add(&rows.default);
-                });
-                look(&rows);
+/// Feeds all of `ids` to sessions side by side and returns the hash of all logits of each. `look` sees each chunk: the position of
+/// its first row, and `[rows, vocabulary]` of each session.
+fn feed_all(
+    sessions: &mut [Session; 3],
+    ids: &[u32],
+    mut look: impl FnMut(usize, &[Vec<f32>; 3]) + Send,
+) -> [LogitHash; 3] {
+    let mut hashes = [LogitHash::new(); 3];
+    for (chunk, ids) in ids.chunks(CHUNK).enumerate() {
+        let logits = sessions.each_mut().map(|session| feed(session, ids, Want::All));
+        // A hash goes byte by byte: beside the looking it costs no time of its own.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (hash, logits) in hashes.iter_mut().zip(&logits) {
+                    hash.add(logits);
+                }
             });
-        }
-        hashes
+            look(CHUNK * chunk, &logits);
+        });
     }
+    hashes
 }
 
 /// `teacher_forced.json`.
@@ -139,19 +157,15 @@ impl Reference {
     }
 }
 
-/// What the rows of a model add up to.
+/// The largest differences of exact numerics from the reference.
 #[derive(Default)]
-struct Figures {
-    rows: usize,
-    agreeing: usize,
-    divergence: f64,
-    /// Largest differences from the reference.
-    sample_difference: f64,
-    log_prob_difference: f64,
+struct Differences {
+    sample: f64,
+    log_prob: f64,
 }
 
-impl Figures {
-    fn add(&mut self, reference: &Reference, position: usize, exact: &[f32], default: &[f32]) {
+impl Differences {
+    fn add(&mut self, reference: &Reference, position: usize, exact: &[f32]) {
         let best = argmax(exact);
         assert!(
             best == reference.argmax[position] as usize || reference.top2_gap[position] < TIE,
@@ -165,7 +179,7 @@ impl Figures {
                 difference <= reference.float32_max_abs,
                 "row {position}, column {column}: off by {difference}"
             );
-            self.sample_difference = self.sample_difference.max(difference);
+            self.sample = self.sample.max(difference);
         }
         let next = log_prob(exact, reference.ids[position + 1]);
         let difference = (next - reference.next_log_prob[position]).abs();
@@ -174,66 +188,85 @@ impl Figures {
             difference <= 2.0 * reference.float32_max_abs,
             "row {position}: log-probability off by {difference}"
         );
-        self.log_prob_difference = self.log_prob_difference.max(difference);
+        self.log_prob = self.log_prob.max(difference);
+    }
+}
+
+/// How far other numerics are from exact ones, summed over rows.
+#[derive(Default)]
+struct Distance {
+    rows: usize,
+    agreeing: usize,
+    divergence: f64,
+}
+
+impl Distance {
+    fn add(&mut self, exact: &[f32], other: &[f32]) {
         self.rows += 1;
-        self.agreeing += usize::from(argmax(default) == best);
-        self.divergence += divergence(exact, default);
+        self.agreeing += usize::from(argmax(other) == argmax(exact));
+        self.divergence += divergence(exact, other);
+    }
+
+    /// Prints the means over the rows and holds them against the bounds.
+    fn judge(&self, name: &str, bounds: &Bounds) {
+        let agreement = self.agreeing as f64 / self.rows as f64;
+        let divergence = self.divergence / self.rows as f64;
+        println!("  {name}: top-1 {:.2} %, mean KL {divergence:.2e}", 100.0 * agreement);
+        assert!(
+            agreement >= bounds.agreement,
+            "{name} numerics agree with exact ones in {agreement} of the rows"
+        );
+        assert!(
+            divergence <= bounds.divergence,
+            "{name} numerics are {divergence} nats from exact ones"
+        );
     }
 }
 
 /// Feeds the reference's tokens and compares everything that is known about them.
-fn judge(model: &str) {
+fn judge(model: &str, q8_bounds: &Bounds) {
     let _turn = turn();
     let Some(checkpoint) = fixture(model) else { return };
     let reference = Reference::open(model);
-    let mut pair = Pair::open(&checkpoint, reference.ids.len());
-    assert_eq!(pair.engine().spec().vocabulary, reference.vocabulary);
-    let mut figures = Figures::default();
-    let [exact, default] = pair.feed(reference.fed(), |rows| {
-        let exact = rows.exact.chunks_exact(reference.vocabulary);
-        let default = rows.default.chunks_exact(reference.vocabulary);
-        for (row, (exact, default)) in exact.zip(default).enumerate() {
-            figures.add(&reference, rows.start + row, exact, default);
+    let mut sessions = sessions(&checkpoint, reference.ids.len());
+    assert_eq!(sessions[0].engine().spec().vocabulary, reference.vocabulary);
+    let mut differences = Differences::default();
+    let (mut default, mut q8) = (Distance::default(), Distance::default());
+    let hashes = feed_all(&mut sessions, reference.fed(), |start, logits| {
+        let [exact, by_default, in_q8] = logits.each_ref().map(|rows| rows.chunks_exact(reference.vocabulary));
+        for (row, ((exact, by_default), in_q8)) in exact.zip(by_default).zip(in_q8).enumerate() {
+            differences.add(&reference, start + row, exact);
+            default.add(exact, by_default);
+            q8.add(exact, in_q8);
         }
     });
-    let agreement = figures.agreeing as f64 / figures.rows as f64;
-    let divergence = figures.divergence / figures.rows as f64;
     println!(
-        "{model}: {} rows; samples within {:.1e}, log-probabilities within {:.1e} (bound {:.1e}); default numerics: top-1 {:.2} %, \
-         mean KL {divergence:.2e}; hashes {exact} {default}",
-        figures.rows,
-        figures.sample_difference,
-        figures.log_prob_difference,
-        reference.float32_max_abs,
-        100.0 * agreement,
+        "{model}: {} rows; samples within {:.1e}, log-probabilities within {:.1e} (bound {:.1e})",
+        default.rows, differences.sample, differences.log_prob, reference.float32_max_abs,
     );
-    assert_eq!(figures.rows, reference.argmax.len());
-    assert!(
-        agreement >= LEAST_AGREEMENT,
-        "default numerics agree with exact ones in {agreement} of the rows"
-    );
-    assert!(
-        divergence <= MOST_MEAN_DIVERGENCE,
-        "default numerics are {divergence} nats from exact ones"
-    );
+    assert_eq!(default.rows, reference.argmax.len());
+    default.judge("default", &DEFAULT);
+    q8.judge("q8", q8_bounds);
     let recorded = Hashes::open(FILE);
-    assert_eq!(exact.to_string(), recorded.get(model, "exact"), "exact numerics");
-    assert_eq!(default.to_string(), recorded.get(model, "default"), "default numerics");
+    for ((name, _), hash) in numerics().into_iter().zip(hashes) {
+        println!("  {name}: hash {hash}");
+        assert_eq!(hash.to_string(), recorded.get(model, name), "{name} numerics");
+    }
 }
 
 #[test]
 fn smollm2_gives_the_reference_outputs() {
-    judge(SMOLLM2);
+    judge(SMOLLM2, &SMOLLM2_Q8);
 }
 
 #[test]
 fn gemma3_gives_the_reference_outputs() {
-    judge(GEMMA3);
+    judge(GEMMA3, &GEMMA3_Q8);
 }
 
 #[test]
 fn qwen2_gives_the_reference_outputs() {
-    judge(QWEN2);
+    judge(QWEN2, &QWEN2_Q8);
 }
 
 #[test]
@@ -262,10 +295,11 @@ fn record_hashes() {
     for model in [SMOLLM2, GEMMA3, QWEN2] {
         let Some(checkpoint) = fixture(model) else { continue };
         let reference = Reference::open(model);
-        let mut pair = Pair::open(&checkpoint, reference.ids.len());
-        let [exact, default] = pair.feed(reference.fed(), |_| {});
-        hashes.set(model, "exact", exact);
-        hashes.set(model, "default", default);
+        let mut sessions = sessions(&checkpoint, reference.ids.len());
+        let found = feed_all(&mut sessions, reference.fed(), |_, _| {});
+        for ((name, _), hash) in numerics().into_iter().zip(found) {
+            hashes.set(model, name, hash);
+        }
     }
     hashes.save();
 }
