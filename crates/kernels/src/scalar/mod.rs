@@ -7,4 +7,5 @@ pub mod attention;
 pub mod math;
 pub mod matmul;
 pub mod norm;
+pub mod recurrent;
 pub mod rope;
