@@ -79,6 +79,7 @@ fn attend(kernels: Kernels, layout: &KvLayout, pages: &[Vec<u8>], queries: &[f32
     let query = |q| QueryRow {
         q,
         visible: 0..SEGMENT_POSITIONS,
+        alibi: None,
     };
     let rows: Vec<QueryRow> = queries.chunks(layout.k_dim).map(query).collect();
     for sequence in pages.chunks(SEGMENTS) {

@@ -138,7 +138,7 @@ impl LanePairFunction for Add {
 
 /// x + factor·y, rounded once
 #[derive(Clone, Copy)]
-struct AddScaled(f32);
+pub(crate) struct AddScaled(pub f32);
 
 impl LanePairFunction for AddScaled {
     #[inline(always)]

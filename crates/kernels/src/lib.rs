@@ -25,8 +25,8 @@ mod vector;
 
 pub use activation::{Activation, GatedActivation, Xielu};
 pub use attention::{
-    KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, attention_state_len, clear_attention_states,
-    visible_segments, visible_slots,
+    Alibi, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, Visible, attention_state_len,
+    clear_attention_states, visible_segments, visible_slots,
 };
 pub use dispatch::Kernels;
 pub use isa::{Isa, IsaError};

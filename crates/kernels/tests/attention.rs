@@ -3,27 +3,34 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, attention_state_len,
+    Alibi, Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, Visible, attention_state_len,
     clear_attention_states, scalar, visible_segments, visible_slots,
 };
 use proptest::prelude::*;
 
-const HEAD_DIMS: [usize; 7] = [16, 24, 32, 64, 80, 128, 256];
+/// Usual ones, odd ones, and those of keys and values that differ (MLA in its absorbed form has keys of 576 and values of 512).
+const HEAD_DIMS: [usize; 14] = [1, 7, 16, 24, 32, 50, 64, 80, 100, 128, 192, 256, 512, 576];
 
 /// One KV head with its cache, and the query rows that attend to it.
 #[derive(Debug)]
 struct Case {
     layout: KvLayout,
     rule: ScoreRule,
-    window: Option<usize>,
+    visible: Visible,
     sink: Option<f32>,
     /// Pages of all positions before `len`; every other byte says NaN.
     pages: Vec<Vec<u8>>,
     /// Keys and values as they read back, a row per position.
     keys: Vec<f32>,
     values: Vec<f32>,
-    /// Absolute position and query of each row.
-    rows: Vec<(usize, Vec<f32>)>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    position: usize,
+    q: Vec<f32>,
+    slope: Option<f32>,
 }
 
 /// Numbers in (−1, 1) from a seed (a linear congruential generator: proptest need not shrink them one by one).
@@ -77,6 +84,14 @@ prop_compose! {
     }
 }
 
+fn visible() -> impl Strategy<Value = Visible> {
+    prop_oneof![
+        Just(Visible::All),
+        (1usize..600).prop_map(Visible::Window),
+        (1usize..600).prop_map(Visible::Chunk),
+    ]
+}
+
 prop_compose! {
     /// `tokens` consecutive positions of `group` heads each, in a sequence of up to three segments.
     fn cases()(
@@ -84,7 +99,8 @@ prop_compose! {
         (tokens, group) in (1usize..6, 1usize..9),
         len in 6usize..700,
         start in 0f64..1.0,
-        window in prop::option::of(1usize..600),
+        visible in visible(),
+        slope in prop::option::of(0.001f32..1.0),
         softcap in prop::option::of(5f32..50.0),
         sink in prop::option::of(-2f32..2.0),
         sharpness in 0.5f32..20.0,
@@ -94,30 +110,34 @@ prop_compose! {
         let pages = fill_pages(&layout, len, &mut numbers);
         let (keys, values) = read_back(&layout, &pages, len);
         let first = ((len - tokens) as f64 * start) as usize;
-        let positions = (first..first + tokens).flat_map(|position| vec![position; group]);
-        let rows = positions.map(|position| (position, numbers.take(layout.k_dim))).collect();
+        let heads = (first..first + tokens).flat_map(|position| (0..group).map(move |head| (position, head)));
+        let row = |(position, head): (usize, usize)| Row {
+            position,
+            q: numbers.take(layout.k_dim),
+            slope: slope.map(|slope| slope / (head + 1) as f32),
+        };
+        let rows = heads.map(row).collect();
         let rule = ScoreRule { scale: sharpness / (layout.k_dim as f32).sqrt(), softcap };
-        Case { layout, rule, window, sink, pages, keys, values, rows }
+        Case { layout, rule, visible, sink, pages, keys, values, rows }
     }
 }
 
 impl Case {
-    fn visible(&self, position: usize) -> Range<usize> {
-        (position + 1).saturating_sub(self.window.unwrap_or(usize::MAX))..position + 1
-    }
-
     fn oracle(&self, row: usize) -> Vec<f32> {
-        let (position, q) = &self.rows[row];
+        let row = &self.rows[row];
+        let query = scalar::attention::Query {
+            q: &row.q,
+            position: row.position,
+            visible: self.visible.positions(row.position),
+            slope: row.slope,
+        };
         let cache = (&self.keys[..], &self.values[..], self.layout.v_dim);
-        scalar::attention::attend(q, cache, self.visible(*position), &self.rule, self.sink)
+        scalar::attention::attend(&query, cache, &self.rule, self.sink)
     }
 
     /// The segments that any row sees.
     fn segments(&self) -> Range<usize> {
-        let of_rows = self
-            .rows
-            .iter()
-            .map(|(position, _)| visible_segments(*position, self.window));
+        let of_rows = self.rows.iter().map(|row| visible_segments(row.position, self.visible));
         of_rows
             .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
             .unwrap_or(0..0)
@@ -125,9 +145,10 @@ impl Case {
 
     /// Attends from the rows in `range` to one segment.
     fn attend_segment<'a>(&'a self, kernels: Kernels, segment: usize, range: Range<usize>, states: &mut [f32]) {
-        let query = |(position, q): &'a (usize, Vec<f32>)| QueryRow {
-            q,
-            visible: visible_slots(*position, self.window, segment),
+        let query = |row: &'a Row| QueryRow {
+            q: &row.q,
+            visible: visible_slots(row.position, self.visible, segment),
+            alibi: row.slope.map(|slope| Alibi::new(slope, row.position, segment)),
         };
         let rows: Vec<QueryRow> = self.rows[range].iter().map(query).collect();
         kernels.attend_segment(&self.layout, &self.pages[segment], &self.rule, &rows, states);
@@ -162,16 +183,17 @@ fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 /// How far the oracle may be from exact attention: see the comments.
 fn error_bound(case: &Case, row: usize) -> f64 {
     let unit = libm::ldexp(1.0, -24);
-    let (position, q) = &case.rows[row];
-    let visible = case.visible(*position);
+    let row = &case.rows[row];
+    let visible = case.visible.positions(row.position);
     let k_dim = case.layout.k_dim;
     let magnitude = |position: usize| {
         let key = &case.keys[position * k_dim..][..k_dim];
-        key.iter().zip(q).map(|(k, q)| f64::from(k * q).abs()).sum::<f64>() * f64::from(case.rule.scale)
+        let dot: f64 = key.iter().zip(&row.q).map(|(k, q)| f64::from(k * q).abs()).sum();
+        dot * f64::from(case.rule.scale) + f64::from(row.slope.unwrap_or(0.0)) * (row.position - position) as f64
     };
     let largest_score = visible.clone().map(magnitude).fold(0.0, f64::max);
     let largest_value = case.values.iter().fold(0.0, |max: f64, v| max.max(f64::from(v.abs())));
-    // A chain of k_dim steps and the scale; the cap adds a division, tanh (2 ulp) and a product.
+    // A chain of k_dim steps, the scale and the bias; the cap adds a division, tanh (2 ulp) and a product.
     let score_error = (k_dim as f64 + 8.0) * unit * largest_score;
     // The subtraction of the maximum, and exp (2 ulp); weights then add in chains of at most 256, and merges take 4 steps each.
     let weight_error = score_error + unit * 2.0 * largest_score + 4.0 * unit;
@@ -181,17 +203,18 @@ fn error_bound(case: &Case, row: usize) -> f64 {
 }
 
 fn exact_attention(case: &Case, row: usize) -> Vec<f64> {
-    let (position, q) = &case.rows[row];
+    let row = &case.rows[row];
     let (k_dim, v_dim) = (case.layout.k_dim, case.layout.v_dim);
     let score = |position: usize| {
         let key = &case.keys[position * k_dim..][..k_dim];
-        let dot: f64 = key.iter().zip(q).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum();
-        let scaled = dot * f64::from(case.rule.scale);
+        let dot: f64 = key.iter().zip(&row.q).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum();
+        let bias = f64::from(row.slope.unwrap_or(0.0)) * (position as f64 - row.position as f64);
+        let score = dot * f64::from(case.rule.scale) + bias;
         case.rule
             .softcap
-            .map_or(scaled, |cap| f64::from(cap) * libm::tanh(scaled / f64::from(cap)))
+            .map_or(score, |cap| f64::from(cap) * libm::tanh(score / f64::from(cap)))
     };
-    let visible = case.visible(*position);
+    let visible = case.visible.positions(row.position);
     let scores: Vec<f64> = visible.clone().map(score).collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|score| libm::exp(score - max)).collect();
@@ -255,11 +278,15 @@ proptest! {
     }
 
     #[test]
-    fn visible_slots_are_the_window(position in 0usize..2000, window in prop::option::of(1usize..1500)) {
-        let sees = |key: usize| key <= position && window.is_none_or(|window| key + window > position);
-        let segments = visible_segments(position, window);
+    fn visible_slots_are_what_the_rule_says(position in 0usize..2000, visible in visible()) {
+        let sees = |key: usize| key <= position && match visible {
+            Visible::All => true,
+            Visible::Window(window) => key + window > position,
+            Visible::Chunk(chunk) => key / chunk == position / chunk,
+        };
+        let segments = visible_segments(position, visible);
         for segment in 0..9 {
-            let slots = visible_slots(position, window, segment);
+            let slots = visible_slots(position, visible, segment);
             for slot in 0..SEGMENT_POSITIONS {
                 let seen = sees(segment * SEGMENT_POSITIONS + slot);
                 prop_assert_eq!(slots.contains(&slot), seen);
@@ -348,7 +375,17 @@ fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
         let attend = |page: &[u8], visible: Range<usize>| {
             let mut state = vec![0.0; attention_state_len(16)];
             clear_attention_states(&mut state, 16);
-            kernels.attend_segment(&layout, page, &rule, &[QueryRow { q: &q, visible }], &mut state);
+            kernels.attend_segment(
+                &layout,
+                page,
+                &rule,
+                &[QueryRow {
+                    q: &q,
+                    visible,
+                    alibi: None,
+                }],
+                &mut state,
+            );
             let mut out = [f32::NAN; 16];
             kernels.finish_attention(&state, Some(1.0), &mut out);
             out

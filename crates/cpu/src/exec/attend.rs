@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    KvLayout, QueryRow, ScoreRule, attention_state_len, clear_attention_states, visible_segments, visible_slots,
+    KvLayout, QueryRow, ScoreRule, Visible, attention_state_len, clear_attention_states, visible_segments,
+    visible_slots,
 };
 use goldcrest_model::plan::Op;
 
@@ -21,7 +22,7 @@ struct Attention<'a> {
     rows: &'a [Row],
     kv: usize,
     layout: KvLayout,
-    window: Option<usize>,
+    visible: Visible,
     rule: ScoreRule,
     /// `[rows, heads · k_dim]`.
     query: &'a [f32],
@@ -71,7 +72,7 @@ impl Call<'_, '_> {
             rows: row_places,
             kv: kv.0,
             layout,
-            window: cache.window,
+            visible: cache.window.map_or(Visible::All, Visible::Window),
             rule: ScoreRule { scale, softcap },
             query: &queries[..rows * query_width],
             query_width,
@@ -116,8 +117,8 @@ impl Attention<'_> {
         clear_attention_states(states, v_dim);
         let state = &self.states[self.rows[tokens.start].part];
         // Positions rise, so the first token looks back furthest and the last one reaches furthest.
-        let oldest = visible_segments(self.rows[tokens.start].position, self.window).start;
-        let newest = visible_segments(self.rows[tokens.end - 1].position, self.window).end;
+        let oldest = visible_segments(self.rows[tokens.start].position, self.visible).start;
+        let newest = visible_segments(self.rows[tokens.end - 1].position, self.visible).end;
         for segment in oldest..newest {
             let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
                 continue;
@@ -147,7 +148,8 @@ impl Attention<'_> {
         let q = &self.query[token * self.query_width + head * self.layout.k_dim..][..self.layout.k_dim];
         QueryRow {
             q,
-            visible: visible_slots(self.rows[token].position, self.window, segment),
+            visible: visible_slots(self.rows[token].position, self.visible, segment),
+            alibi: None,
         }
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! s[k]  = q · key[k]          one fma chain from +0 over the dimensions in order
-//! s[k]  = s[k] · scale,       then cap · tanh(s[k] / cap) where the layer has a cap
+//! s[k]  = s[k] · scale,       then fma(slope, f32(k − position), s[k]) where the head has a slope (ALiBi),
+//!                             then cap · tanh(s[k] / cap) where the layer has a cap
 //! m     = max s[k]
 //! p[k]  = exp(s[k] − m)
 //! l     = Σ p[k]              chain k % 16, then the 16 chains by halves (8, 4, 2, 1)
@@ -55,26 +56,65 @@ pub struct QueryRow<'a> {
     pub q: &'a [f32],
     /// The slots of the page that the row sees; see [`visible_slots`].
     pub visible: Range<usize>,
+    /// Bias of the head by distance.
+    pub alibi: Option<Alibi>,
 }
 
-/// The segments with keys that a row at `position` sees: positions `k` with `position − window < k ≤ position`, all up to `position`
-/// without a window.
-pub fn visible_segments(position: usize, window: Option<usize>) -> Range<usize> {
-    let visible = visible_positions(position, window);
-    visible.start / SEGMENT_POSITIONS..visible.end.div_ceil(SEGMENT_POSITIONS)
+/// A bias that falls with the distance of a key (ALiBi): the slope times the key's position minus the query's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alibi {
+    /// Of the head; positive.
+    pub slope: f32,
+    /// Position of the query, counted from the first slot of the page.
+    pub query_slot: usize,
+}
+
+impl Alibi {
+    /// The bias of a row at `position` for the keys of `segment`, none of which comes after it.
+    pub const fn new(slope: f32, position: usize, segment: usize) -> Alibi {
+        Alibi {
+            slope,
+            query_slot: position.saturating_sub(segment * SEGMENT_POSITIONS),
+        }
+    }
+}
+
+/// Which keys a row sees, among those up to its own position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Visible {
+    /// All of them.
+    All,
+    /// The last so many, its own included (sliding window).
+    Window(usize),
+    /// Those of its chunk, where the sequence is cut into chunks of so many positions from its start.
+    Chunk(usize),
+}
+
+impl Visible {
+    /// The positions that a row at `position` sees.
+    pub fn positions(self, position: usize) -> Range<usize> {
+        let end = position + 1;
+        let start = match self {
+            Visible::All => 0,
+            Visible::Window(window) => end.saturating_sub(window),
+            Visible::Chunk(chunk) => position - position % chunk.max(1),
+        };
+        start..end
+    }
+}
+
+/// The segments with keys that a row at `position` sees.
+pub fn visible_segments(position: usize, visible: Visible) -> Range<usize> {
+    let positions = visible.positions(position);
+    positions.start / SEGMENT_POSITIONS..positions.end.div_ceil(SEGMENT_POSITIONS)
 }
 
 /// The slots of the page of `segment` that a row at `position` sees; empty if none.
-pub fn visible_slots(position: usize, window: Option<usize>, segment: usize) -> Range<usize> {
-    let visible = visible_positions(position, window);
+pub fn visible_slots(position: usize, visible: Visible, segment: usize) -> Range<usize> {
+    let positions = visible.positions(position);
     let first = segment * SEGMENT_POSITIONS;
     let slot = |position: usize| position.saturating_sub(first).min(SEGMENT_POSITIONS);
-    slot(visible.start)..slot(visible.end)
-}
-
-fn visible_positions(position: usize, window: Option<usize>) -> Range<usize> {
-    let end = position + 1;
-    end.saturating_sub(window.unwrap_or(end))..end
+    slot(positions.start)..slot(positions.end)
 }
 
 /// Length in f32 of the state of one row, which is `[m, l, o[0], …, o[v_dim − 1]]`.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::kv::{KvElement, KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
 use super::page::{BLOCK_COLUMNS, Element, Scores, WeighValues};
 use super::state::{Merge, MergeOutput, PerPosition, Softmax};
-use super::{QueryRow, ScoreRule, attention_state_len};
+use super::{Alibi, QueryRow, ScoreRule, attention_state_len};
 use crate::Kernels;
 
 /// The most rows of a tile.
@@ -29,6 +29,7 @@ struct TileRow<'a> {
     q: &'a [f32],
     start: usize,
     end: usize,
+    alibi: Option<Alibi>,
 }
 
 impl Page<'_> {
@@ -46,6 +47,7 @@ impl Page<'_> {
                     q: row.q,
                     start: row.visible.start,
                     end: row.visible.end,
+                    alibi: row.alibi,
                 };
                 *tile_state = state;
                 count += 1;
@@ -100,6 +102,7 @@ impl Page<'_> {
                 dots: &mut weights[r],
                 visible: row.start..row.end,
                 rule: self.rule,
+                alibi: row.alibi,
                 state: states[r],
             });
         }

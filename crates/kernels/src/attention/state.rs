@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
-use super::ScoreRule;
-use super::attention_state_len;
 use super::kv::SEGMENT_POSITIONS;
+use super::{Alibi, ScoreRule, attention_state_len};
 use crate::dispatch::Kernel;
-use crate::elementwise::{LaneFunction, LanePairFunction, Scale, Softcap, map, map_pairs};
+use crate::elementwise::{AddScaled, LaneFunction, LanePairFunction, Scale, Softcap, map, map_pairs};
 use crate::math::exp_lanes;
 use crate::norm::sum;
 use crate::scalar::norm::LANES;
@@ -23,6 +22,7 @@ pub(super) struct Softmax<'a> {
     /// Not empty, within the page.
     pub visible: Range<usize>,
     pub rule: &'a ScoreRule,
+    pub alibi: Option<Alibi>,
     pub state: &'a mut [f32],
 }
 
@@ -37,6 +37,10 @@ impl Kernel for Softmax<'_> {
         // SAFETY: required of the caller.
         unsafe {
             map::<S, _>(Scale(self.rule.scale), slots);
+            if let Some(Alibi { slope, query_slot }) = self.alibi {
+                let distances = distances(first, query_slot);
+                map_pairs::<S, _>(AddScaled(slope), slots, &distances[..slots.len()]);
+            }
             if let Some(cap) = self.rule.softcap {
                 map::<S, _>(Softcap(cap), slots);
             }
@@ -49,6 +53,16 @@ impl Kernel for Softmax<'_> {
             Merge::of::<S>(self.state, max, sum::<S, false>(slots))
         }
     }
+}
+
+/// Position of each slot from `first` on, minus that of the query.
+#[inline(always)]
+fn distances(first: usize, query_slot: usize) -> PerPosition {
+    let mut distances = [0.0; SEGMENT_POSITIONS];
+    for (i, distance) in distances.iter_mut().enumerate() {
+        *distance = ((first + i) as i64 - query_slot as i64) as f32;
+    }
+    distances
 }
 
 /// The largest element that is not NaN; −∞ without one.

@@ -13,24 +13,36 @@ struct Partial {
     output: Vec<f32>,
 }
 
-/// Attention of query `q` over the keys at the absolute positions `visible`.
+/// One head of one token.
+#[derive(Clone, Debug)]
+pub struct Query<'a> {
+    /// `k_dim` numbers.
+    pub q: &'a [f32],
+    pub position: usize,
+    /// The absolute positions whose keys it sees.
+    pub visible: Range<usize>,
+    /// Of ALiBi.
+    pub slope: Option<f32>,
+}
+
+/// Attention of one query.
 ///
 /// `keys` and `values` hold one row per position from 0, of `q.len()` and `v_dim` numbers, as they read back from the cache. Without a
 /// visible key the output is 0.
 pub fn attend(
-    q: &[f32],
+    query: &Query<'_>,
     (keys, values, v_dim): (&[f32], &[f32], usize),
-    visible: Range<usize>,
     rule: &ScoreRule,
     sink: Option<f32>,
 ) -> Vec<f32> {
     let mut state: Option<Partial> = None;
+    let visible = &query.visible;
     let first_segment = visible.start / SEGMENT_POSITIONS;
     for segment in first_segment..visible.end.div_ceil(SEGMENT_POSITIONS) {
         let start = visible.start.max(segment * SEGMENT_POSITIONS);
         let end = visible.end.min((segment + 1) * SEGMENT_POSITIONS);
         if start < end {
-            let partial = attend_segment(q, (keys, values, v_dim), start..end, rule);
+            let partial = attend_segment(query, (keys, values, v_dim), start..end, rule);
             state = Some(match state {
                 None => partial,
                 Some(state) => merge(state, &partial),
@@ -52,17 +64,21 @@ pub fn attend(
 }
 
 fn attend_segment(
-    q: &[f32],
+    query: &Query<'_>,
     (keys, values, v_dim): (&[f32], &[f32], usize),
     visible: Range<usize>,
     rule: &ScoreRule,
 ) -> Partial {
-    let k_dim = q.len();
+    let k_dim = query.q.len();
     let score = |position: usize| {
         let key = &keys[position * k_dim..][..k_dim];
-        let dot = key.iter().zip(q).fold(0f32, |sum, (k, q)| k.mul_add(*q, sum));
+        let dot = key.iter().zip(query.q).fold(0f32, |sum, (k, q)| k.mul_add(*q, sum));
         let scaled = dot * rule.scale;
-        rule.softcap.map_or(scaled, |cap| cap * math::tanh(scaled / cap))
+        let distance = position as i64 - query.position as i64;
+        let biased = query
+            .slope
+            .map_or(scaled, |slope| slope.mul_add(distance as f32, scaled));
+        rule.softcap.map_or(biased, |cap| cap * math::tanh(biased / cap))
     };
     let max = visible
         .clone()
