@@ -136,6 +136,40 @@ impl LanePairFunction for Add {
     }
 }
 
+/// x·y
+#[derive(Clone, Copy)]
+struct Mul;
+
+impl LanePairFunction for Mul {
+    #[inline(always)]
+    unsafe fn of<S: Simd>(self, x: S::F32, y: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe { S::mul(x, y) }
+    }
+}
+
+/// Multiplies the `i`-th of the equal groups of a row by the `i`-th factor, in every row of `row_len` elements.
+struct MulGroups<'a> {
+    rows: &'a mut [f32],
+    row_len: usize,
+    factors: &'a [f32],
+}
+
+impl Kernel for MulGroups<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let group_len = self.row_len / self.factors.len();
+        for row in self.rows.chunks_exact_mut(self.row_len) {
+            for (group, factor) in row.chunks_exact_mut(group_len).zip(self.factors) {
+                // SAFETY: required of the caller.
+                unsafe { map::<S, _>(Scale(*factor), group) }
+            }
+        }
+    }
+}
+
 /// x + factor·y, rounded once
 #[derive(Clone, Copy)]
 pub(crate) struct AddScaled(pub f32);
@@ -197,6 +231,53 @@ impl Kernels {
             bias.len()
         );
         self.run(MapRows { f: Add, rows, y: bias });
+    }
+
+    /// x ← x·y
+    ///
+    /// # Panics
+    /// If the lengths differ: a caller's bug.
+    pub fn mul(self, x: &mut [f32], y: &[f32]) {
+        assert_eq!(x.len(), y.len(), "lengths of a product");
+        self.run(MapRows { f: Mul, rows: x, y });
+    }
+
+    /// Multiplies `x`, taken as `factors.len()` equal groups, by one factor a group. With factors `[rows, groups]` every row has its own.
+    ///
+    /// # Panics
+    /// If `x` is not that many equal groups: a caller's bug.
+    pub fn mul_groups(self, x: &mut [f32], factors: &[f32]) {
+        self.mul_vector(x, x.len(), factors);
+    }
+
+    /// Multiplies every row of `rows`, each of `row_len` elements, by the same `vector`, whose element `i` covers the `i`-th of
+    /// `vector.len()` equal groups of a row: one column if the vector is as long as a row, a head if it has one element a head.
+    ///
+    /// # Panics
+    /// If `rows` is not a whole number of rows, or a row not a whole number of groups: a caller's bug.
+    pub fn mul_vector(self, rows: &mut [f32], row_len: usize, vector: &[f32]) {
+        if rows.is_empty() {
+            return;
+        }
+        assert!(
+            !vector.is_empty() && rows.len().is_multiple_of(row_len) && row_len.is_multiple_of(vector.len()),
+            "{} elements as rows of {row_len} for a vector of {}",
+            rows.len(),
+            vector.len()
+        );
+        if vector.len() == row_len {
+            self.run(MapRows {
+                f: Mul,
+                rows,
+                y: vector,
+            });
+        } else {
+            self.run(MulGroups {
+                rows,
+                row_len,
+                factors: vector,
+            });
+        }
     }
 
     /// x ← x·factor

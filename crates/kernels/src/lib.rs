@@ -20,6 +20,7 @@ mod panel;
 mod quantize;
 mod recurrent;
 mod rope;
+mod route;
 pub mod scalar;
 mod vector;
 
@@ -34,3 +35,4 @@ pub use math::MathFunction;
 pub use panel::{PANEL_ROWS, PanelType};
 pub use quantize::{ActivationGroup, ActivationGroupMut, ActivationType, Activations, GROUP_ROWS_MAX};
 pub use recurrent::{CausalConv, Columns, ColumnsMut, Decay, LinearStep, ScanStep};
+pub use route::{GroupLimit, GroupScore, Normalise, RouteError, RouteRule, Router, Scoring};

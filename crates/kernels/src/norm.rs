@@ -1,4 +1,7 @@
-//! RMSNorm and LayerNorm over rows of any length, also over the heads of a row.
+//! RMSNorm, LayerNorm and L2 norm over rows of any length, also over the heads of a row.
+//!
+//! A weight or bias is one row long, or several: then they belong to the rows in turn, as in a per-head norm with weights
+//! `[heads, head_dim]` over rows of `head_dim` elements.
 //!
 //! A sum over a row has sixteen chains, element `i` in chain `i % 16`, which are then added by halves (8, 4, 2, 1):
 //! independent of the register width and of how rows are grouped.
@@ -21,7 +24,8 @@ impl Kernels {
     /// they are loaded.
     ///
     /// # Panics
-    /// If `rows` is not a whole number of rows, `row_len` is 0, or `weight` has another length: a caller's bug.
+    /// If `rows` is not a whole number of rows (and of weights), `row_len` is 0, or `weight` is not a whole number of rows: a caller's
+    /// bug.
     pub fn rms_norm(self, rows: &mut [f32], row_len: usize, weight: Option<&[f32]>, eps: f32) {
         check_rows(rows, row_len, [weight, None]);
         self.run(RmsNorm {
@@ -44,7 +48,7 @@ impl Kernels {
     /// Without a bias y = n·weight, without a weight y = n + bias, without both y = n.
     ///
     /// # Panics
-    /// If `rows` is not a whole number of rows, `row_len` is 0, or `weight` or `bias` has another length: a caller's bug.
+    /// As [`Kernels::rms_norm`], for `bias` too.
     pub fn layer_norm(self, rows: &mut [f32], row_len: usize, weight: Option<&[f32]>, bias: Option<&[f32]>, eps: f32) {
         check_rows(rows, row_len, [weight, bias]);
         self.run(LayerNorm {
@@ -55,6 +59,26 @@ impl Kernels {
             eps,
         });
     }
+
+    /// Divides every row of `rows`, each of `row_len` elements, by its length:
+    ///
+    /// ```text
+    /// y[i] = x[i] · (1 / √(Σ x[i]² + eps))       squares added by fma in 16 chains
+    /// ```
+    ///
+    /// # Panics
+    /// If `rows` is not a whole number of rows, or `row_len` is 0: a caller's bug.
+    pub fn l2_norm(self, rows: &mut [f32], row_len: usize, eps: f32) {
+        check_rows(rows, row_len, [None, None]);
+        self.run(L2Norm { rows, row_len, eps });
+    }
+}
+
+/// The part of `vector`, one or several rows long, for the row with this index.
+#[inline(always)]
+fn part_for_row(vector: &[f32], row_len: usize, row: usize) -> &[f32] {
+    let start = row * row_len % vector.len();
+    &vector[start..start + row_len]
 }
 
 fn check_rows(rows: &[f32], row_len: usize, vectors: [Option<&[f32]>; 2]) {
@@ -64,7 +88,12 @@ fn check_rows(rows: &[f32], row_len: usize, vectors: [Option<&[f32]>; 2]) {
         rows.len()
     );
     for vector in vectors.into_iter().flatten() {
-        assert_eq!(vector.len(), row_len, "length of a norm's weight or bias");
+        assert!(
+            !vector.is_empty() && vector.len().is_multiple_of(row_len) && rows.len().is_multiple_of(vector.len()),
+            "a weight or bias of {} for {} elements as rows of {row_len}",
+            vector.len(),
+            rows.len()
+        );
     }
 }
 
@@ -80,15 +109,37 @@ impl Kernel for RmsNorm<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        for row in self.rows.chunks_exact_mut(self.row_len) {
-            // SAFETY: required of the caller; `rms_norm` checked that a weight is as long as a row.
+        for (i, row) in self.rows.chunks_exact_mut(self.row_len).enumerate() {
+            let weight = self.weight.map(|weight| part_for_row(weight, self.row_len, i));
+            // SAFETY: required of the caller; the part of a weight is as long as a row.
             unsafe {
                 let mean = sum::<S, true>(row) / self.row_len as f32;
                 let inverse = 1.0 / (mean + self.eps).sqrt();
-                match self.weight {
+                match weight {
                     None => map::<S, _>(Scale(inverse), row),
                     Some(weight) => map_pairs::<S, _>(ScaleWeighted(inverse), row, weight),
                 }
+            }
+        }
+    }
+}
+
+struct L2Norm<'a> {
+    rows: &'a mut [f32],
+    row_len: usize,
+    eps: f32,
+}
+
+impl Kernel for L2Norm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for row in self.rows.chunks_exact_mut(self.row_len) {
+            // SAFETY: required of the caller.
+            unsafe {
+                let inverse = 1.0 / (sum::<S, true>(row) + self.eps).sqrt();
+                map::<S, _>(Scale(inverse), row);
             }
         }
     }
@@ -108,14 +159,16 @@ impl Kernel for LayerNorm<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let len = self.row_len as f32;
-        for row in self.rows.chunks_exact_mut(self.row_len) {
-            // SAFETY: required of the caller; `layer_norm` checked that weight and bias are as long as a row.
+        for (i, row) in self.rows.chunks_exact_mut(self.row_len).enumerate() {
+            let weight = self.weight.map(|weight| part_for_row(weight, self.row_len, i));
+            let bias = self.bias.map(|bias| part_for_row(bias, self.row_len, i));
+            // SAFETY: required of the caller; the parts of weight and bias are as long as a row.
             unsafe {
                 let mean = sum::<S, false>(row) / len;
                 map::<S, _>(Subtract(mean), row);
                 let variance = sum::<S, true>(row) / len;
                 let inverse = 1.0 / (variance + self.eps).sqrt();
-                match (self.weight, self.bias) {
+                match (weight, bias) {
                     (None, None) => map::<S, _>(Scale(inverse), row),
                     (Some(weight), None) => map_pairs::<S, _>(ScaleWeighted(inverse), row, weight),
                     (None, Some(bias)) => {

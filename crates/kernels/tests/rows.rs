@@ -55,6 +55,69 @@ proptest! {
     }
 
     #[test]
+    fn weights_of_several_rows_belong_to_the_rows_in_turn((len, x, weight, bias) in rows(), biased: bool) {
+        // Four rows with weights for two.
+        let x = [&x[..], &bias, &weight].concat();
+        let (weight, bias) = ([&weight[..], &bias].concat(), [&bias[..], &weight].concat());
+        let biases = biased.then_some(&bias[..]);
+        let (mut rms, mut layer) = (x.clone(), x.clone());
+        for (i, row) in rms.chunks_mut(len).enumerate() {
+            scalar::norm::rms_norm(row, Some(&weight[i % 2 * len..][..len]), 1e-5);
+        }
+        for (i, row) in layer.chunks_mut(len).enumerate() {
+            let bias = biases.map(|bias| &bias[i % 2 * len..][..len]);
+            scalar::norm::layer_norm(row, Some(&weight[i % 2 * len..][..len]), bias, 1e-5);
+        }
+        for kernels in kernels() {
+            let mut y = x.clone();
+            kernels.rms_norm(&mut y, len, Some(&weight), 1e-5);
+            prop_assert_eq!(bits(&y), bits(&rms), "{}", kernels.isa());
+            let mut y = x.clone();
+            kernels.layer_norm(&mut y, len, Some(&weight), biases, 1e-5);
+            prop_assert_eq!(bits(&y), bits(&layer), "{}", kernels.isa());
+        }
+    }
+
+    #[test]
+    fn l2_norm_has_the_bits_of_the_oracle_which_is_close_to_f64((len, x, ..) in rows(), eps in 1e-8f32..1e-3) {
+        let mut expected = x.clone();
+        expected.chunks_mut(len).for_each(|row| scalar::norm::l2_norm(row, eps));
+        for kernels in kernels() {
+            let mut y = x.clone();
+            kernels.l2_norm(&mut y, len, eps);
+            prop_assert_eq!(bits(&y), bits(&expected), "{}", kernels.isa());
+        }
+        for (x, y) in x.chunks(len).zip(expected.chunks(len)) {
+            let square = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
+            for (x, y) in x.iter().zip(y) {
+                let exact = f64::from(*x) / (square + f64::from(eps)).sqrt();
+                prop_assert!((f64::from(*y) - exact).abs() <= exact.abs() * 1e-6, "{y} for {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_with_groups_have_their_formula(
+        (groups, group_len, rows) in (1usize..6, 1usize..40, 1usize..4),
+        x in numbers(5 * 39 * 3),
+        factors in numbers(5 * 3),
+    ) {
+        let row_len = groups * group_len;
+        let x = &x[..rows * row_len];
+        let group_of = |i: usize| i % row_len / group_len;
+        let own: Vec<f32> = x.iter().enumerate().map(|(i, x)| x * factors[i / row_len * groups + group_of(i)]).collect();
+        let same: Vec<f32> = x.iter().enumerate().map(|(i, x)| x * factors[group_of(i)]).collect();
+        for kernels in kernels() {
+            let mut y = x.to_vec();
+            kernels.mul_groups(&mut y, &factors[..rows * groups]);
+            prop_assert_eq!(bits(&y), bits(&own), "{}", kernels.isa());
+            let mut y = x.to_vec();
+            kernels.mul_vector(&mut y, row_len, &factors[..groups]);
+            prop_assert_eq!(bits(&y), bits(&same), "{}", kernels.isa());
+        }
+    }
+
+    #[test]
     fn norms_are_close_to_f64(x in (1usize..100).prop_flat_map(numbers)) {
         // Sixteen chains of at most 7 fused steps and a tree of 4: relative error of the mean at most 13 · 2^-24, of its root half of it.
         let mut y = x.clone();
@@ -97,6 +160,7 @@ proptest! {
         let pairs = || x.chunks(len).flat_map(|row| row.iter().zip(&y));
         let sum: Vec<f32> = pairs().map(|(x, y)| x + y).collect();
         let add_scaled: Vec<f32> = x[..len].iter().zip(&y).map(|(x, y)| y.mul_add(s, *x)).collect();
+        let product: Vec<f32> = pairs().map(|(x, y)| x * y).collect();
         let scaled: Vec<f32> = x.iter().map(|x| x * s).collect();
         let capped: Vec<f32> = x.iter().map(|x| cap * scalar::math::tanh(x / cap)).collect();
         for kernels in kernels() {
@@ -107,6 +171,8 @@ proptest! {
             };
             prop_assert_eq!(run(&x, &|x| kernels.add_bias(x, &y)), bits(&sum));
             prop_assert_eq!(run(&x[..len], &|x| kernels.add(x, &y)), bits(&sum[..len]));
+            prop_assert_eq!(run(&x, &|x| kernels.mul_vector(x, len, &y)), bits(&product));
+            prop_assert_eq!(run(&x[..len], &|x| kernels.mul(x, &y)), bits(&product[..len]));
             prop_assert_eq!(run(&x[..len], &|x| kernels.add_scaled(x, s, &y)), bits(&add_scaled));
             prop_assert_eq!(run(&x, &|x| kernels.scale(x, s)), bits(&scaled));
             prop_assert_eq!(run(&x, &|x| kernels.softcap(x, cap)), bits(&capped));
@@ -175,6 +241,9 @@ fn empty_rows_are_no_rows() {
     for kernels in kernels() {
         kernels.add(&mut [], &[]);
         kernels.add_bias(&mut [], &[]);
+        kernels.mul(&mut [], &[]);
+        kernels.mul_groups(&mut [], &[]);
+        kernels.l2_norm(&mut [], 4, 1e-6);
         kernels.rms_norm(&mut [], 4, None, 1e-6);
         kernels.rotate_halves(&mut [], 4, &[], &[]);
     }

@@ -13,7 +13,8 @@ pub(crate) fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-fn sum(values: impl Iterator<Item = f32>) -> f32 {
+/// The sum in sixteen chains.
+pub(crate) fn sum(values: impl Iterator<Item = f32>) -> f32 {
     let mut lanes = [0.0; LANES];
     values.enumerate().for_each(|(i, x)| lanes[i % LANES] += x);
     tree_sum(lanes)
@@ -35,6 +36,12 @@ pub fn rms_norm(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
         let y = *x * inverse;
         *x = weight.map_or(y, |weight| y * weight[i]);
     }
+}
+
+/// See [`crate::norm::l2_norm`]; one row.
+pub fn l2_norm(x: &mut [f32], eps: f32) {
+    let inverse = 1.0 / (sum_of_squares(x.iter().copied()) + eps).sqrt();
+    x.iter_mut().for_each(|x| *x *= inverse);
 }
 
 /// See [`crate::norm::layer_norm`]; one row.
