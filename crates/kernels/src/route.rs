@@ -218,7 +218,7 @@ impl Kernels {
     /// A number that is not one, or an id that is not below `logits.len()`.
     ///
     /// # Panics
-    /// As [`Kernels::route`].
+    /// If lengths differ as for [`Kernels::route`], or for a sparse mixer, which has no weights for the choice of others: a caller's bug.
     pub fn weigh_chosen(
         self,
         router: &Router,
@@ -228,6 +228,8 @@ impl Kernels {
         scratch: &mut Vec<f32>,
     ) -> Result<(), RouteError> {
         check_lengths(router, logits, ids, weights);
+        let is_mixer = matches!(router.rule.scoring, Scoring::SparseMixer { .. });
+        assert!(!is_mixer, "a sparse mixer for experts already chosen");
         let experts = logits.len();
         if let Some(&id) = ids.iter().find(|id| **id as usize >= experts) {
             return Err(RouteError::UnknownExpert { id, experts });
