@@ -154,14 +154,14 @@ pub enum RewindError {
         /// Length of the session.
         position: usize,
     },
-    /// A window has moved past what would be seen again.
+    /// A window has moved past what would be seen again, or recurrent memories have replaced it.
     #[error(
-        "cannot rewind to {length}: windowed layers have let go of what comes before; the shortest possible is {shortest}"
+        "cannot rewind to {length}: the layers have let go of what they held there; the shortest possible but 0 is {shortest}"
     )]
     Gone {
         /// Length asked for.
         length: usize,
-        /// Shortest length possible.
+        /// Shortest length possible but 0.
         shortest: usize,
     },
 }
@@ -328,7 +328,7 @@ impl Session {
         &self.engine
     }
 
-    /// Goes back to `length` tokens, as if the others had never been fed.
+    /// Goes back to `length` tokens, as if the others had never been fed. 0 is always possible.
     ///
     /// # Errors
     /// [`RewindError`]; nothing changes then.

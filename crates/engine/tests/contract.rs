@@ -267,6 +267,8 @@ fn rewinding_reaches_what_windows_still_hold() {
     );
     assert_eq!((session.position(), session.rewind(471)), (471, Ok(())));
     assert_eq!((session.rewind(271), session.position()), (Ok(()), 271));
+    // Nothing is always within reach.
+    assert_eq!((session.rewind(0), session.position(), session.bytes()), (Ok(()), 0, 0));
 }
 
 #[test]

@@ -73,8 +73,8 @@ pub trait Backend {
     /// Positions committed.
     fn length(&self, state: &Self::State) -> usize;
 
-    /// Takes the state back to `length` committed positions, at most as many as it has. Returns the shortest length it can still go back to
-    /// if that is more, and changes nothing then.
+    /// Takes the state back to `length` committed positions, at most as many as it has. 0 is always possible. Returns the shortest length
+    /// but 0 that it can still go back to if that is more, and changes nothing then.
     fn rewind(&self, state: &mut Self::State, length: usize) -> Result<(), usize>;
 
     /// Numbers of keys and values that were too large for the element type and were stored as its largest.

@@ -46,6 +46,7 @@ impl Builder {
             norms: Vec::new(),
             ropes: Vec::new(),
             kvs: Vec::new(),
+            recurrents: Vec::new(),
             ops: Vec::new(),
             logits: BufferId(0),
         };

@@ -10,7 +10,7 @@ use goldcrest_format::DType;
 
 use crate::spec::{Matrix, ModelSpec, Norm, Rope, Vector};
 
-pub use op::{Activations, BufferId, KvId, MatrixId, NormId, Op, OpKind, RopeId, Rows, VectorId};
+pub use op::{Activations, BufferId, KvId, MatrixId, NormId, Op, OpKind, RecurrentId, RopeId, Rows, VectorId};
 
 /// Numeric choices of the user, fixed for an engine's life.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,7 @@ pub struct Plan {
     pub norms: Vec<NormUse>,
     pub ropes: Vec<Rope>,
     pub kvs: Vec<Kv>,
+    pub recurrents: Vec<Recurrent>,
     pub ops: Vec<Op>,
     /// Where the logits of the wanted rows are after the last op.
     pub logits: BufferId,
@@ -62,6 +63,13 @@ pub struct Kv {
     pub value_dim: usize,
     /// Positions that stay visible; `None`: all.
     pub window: Option<usize>,
+}
+
+/// Recurrent memory of one layer of a sequence: f32 numbers that every row reads and replaces. Zeros before the first row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recurrent {
+    /// How many numbers.
+    pub len: usize,
 }
 
 impl Plan {

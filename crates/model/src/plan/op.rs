@@ -22,7 +22,9 @@ ids! {
     /// Index into [`super::Plan::ropes`].
     RopeId,
     /// Index into [`super::Plan::kvs`].
-    KvId
+    KvId,
+    /// Index into [`super::Plan::recurrents`].
+    RecurrentId
 }
 
 /// Which rows of a call a buffer holds.

@@ -27,6 +27,9 @@ impl Display for Plan {
         for (i, kv) in self.kvs.iter().enumerate() {
             writeln!(f, "kv {i}: {kv}")?;
         }
+        for (i, recurrent) in self.recurrents.iter().enumerate() {
+            writeln!(f, "recurrent {i}: {} numbers", recurrent.len)?;
+        }
         for op in &self.ops {
             if let Op::Boundary { layer, .. } = op {
                 writeln!(f, "-- {layer}")?;

@@ -1,0 +1,148 @@
+//! Keys and values of one layer of a sequence, in pages of 256 positions that sequences with a common past share.
+
+use std::sync::Arc;
+
+use goldcrest_kernels::{KvElement, KvLayout, SEGMENT_POSITIONS};
+use goldcrest_model::plan::Kv;
+
+use crate::buffer::{AlignedVec, AllocError};
+
+/// `[heads][layout.page_bytes()]`. What a page shared by several states holds never changes.
+type Page = Arc<AlignedVec<u8>>;
+
+/// Keys and values of one layer.
+#[derive(Clone)]
+pub struct KvPages {
+    layout: KvLayout,
+    heads: usize,
+    window: Option<usize>,
+    /// Page of each segment so far, absent behind the window. Grows with the sequence, so that a large capacity costs nothing.
+    pages: Vec<Option<Page>>,
+}
+
+impl KvPages {
+    pub fn new(kv: &Kv, element: KvElement) -> KvPages {
+        KvPages {
+            layout: KvLayout {
+                k_dim: kv.key_dim,
+                v_dim: kv.value_dim,
+                element,
+            },
+            heads: kv.heads,
+            window: kv.window,
+            pages: Vec::new(),
+        }
+    }
+
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// The page of one head, if the segment is held.
+    pub fn page(&self, segment: usize, head: usize) -> Option<&[u8]> {
+        let page = self.pages.get(segment)?.as_ref()?;
+        page.chunks_exact(self.layout.page_bytes()).nth(head)
+    }
+
+    /// Stores the keys and values of all heads at one position, and returns how many numbers saturated.
+    pub fn write(&mut self, position: usize, keys: &[f32], values: &[f32]) -> usize {
+        let page = self.pages[position / SEGMENT_POSITIONS]
+            .as_mut()
+            .and_then(Arc::get_mut)
+            .expect("reserved before the call");
+        let layout = self.layout;
+        let heads = page.chunks_exact_mut(layout.page_bytes());
+        let keys = keys.chunks_exact(layout.k_dim);
+        let values = values.chunks_exact(layout.v_dim);
+        let slot = position % SEGMENT_POSITIONS;
+        heads
+            .zip(keys.zip(values))
+            .map(|(page, (key, value))| layout.write(page, slot, key, value))
+            .sum()
+    }
+
+    /// Makes the pages of the positions `length..end`, and copies of those of them that are shared.
+    pub fn reserve(&mut self, length: usize, end: usize) -> Result<(), AllocError> {
+        let bytes = self.bytes_per_segment();
+        let segments = end.div_ceil(SEGMENT_POSITIONS);
+        self.pages.resize_with(self.pages.len().max(segments), || None);
+        for page in &mut self.pages[length / SEGMENT_POSITIONS..segments] {
+            match page {
+                None => *page = Some(Arc::new(AlignedVec::zeroed(bytes)?)),
+                Some(page) => own(page)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of the pages that no token fed at `length` or later sees.
+    pub fn free_behind_window(&mut self, length: usize) {
+        let first_segment = self.first_segment(length);
+        // Earlier calls have freed everything before: pages become free at the front, one after the other.
+        for page in self.pages[..first_segment].iter_mut().rev() {
+            if page.take().is_none() {
+                break;
+            }
+        }
+    }
+
+    /// Forgets the pages that hold nothing of the first `length` positions.
+    pub fn truncate(&mut self, length: usize) {
+        self.pages.truncate(length.div_ceil(SEGMENT_POSITIONS));
+    }
+
+    /// The shortest length but 0 that the pages still held allow to go back to.
+    pub fn shortest_rewind(&self) -> usize {
+        let Some(window) = self.window else { return 0 };
+        match self.pages.iter().position(Option::is_some) {
+            None | Some(0) => 0,
+            Some(first_page) => first_page * SEGMENT_POSITIONS + window - 1,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.pages.iter().flatten().map(|page| page.len()).sum()
+    }
+
+    /// Appends what a token fed at `length` or later can see, as little-endian f32.
+    pub fn visible(&self, length: usize, out: &mut Vec<u8>) {
+        let mut key = vec![0.0; self.layout.k_dim];
+        let mut value = vec![0.0; self.layout.v_dim];
+        for position in self.oldest_needed(length)..length {
+            let slot = position % SEGMENT_POSITIONS;
+            for head in 0..self.heads {
+                let Some(page) = self.page(position / SEGMENT_POSITIONS, head) else {
+                    continue;
+                };
+                self.layout.read_k(page, slot, &mut key);
+                self.layout.read_v(page, slot, &mut value);
+                out.extend(key.iter().chain(&value).flat_map(|x| x.to_le_bytes()));
+            }
+        }
+    }
+
+    /// First position that a token fed at `length` can see.
+    fn oldest_needed(&self, length: usize) -> usize {
+        self.window.map_or(0, |window| (length + 1).saturating_sub(window))
+    }
+
+    /// First segment held at `length` positions, whatever came before: a rewind reaches no length that needs an earlier one.
+    fn first_segment(&self, length: usize) -> usize {
+        self.oldest_needed(length) / SEGMENT_POSITIONS
+    }
+
+    /// All heads of a segment.
+    fn bytes_per_segment(&self) -> usize {
+        self.heads * self.layout.page_bytes()
+    }
+}
+
+/// Makes a page this state's alone, as it has to be before it is written to.
+fn own(page: &mut Page) -> Result<(), AllocError> {
+    if Arc::get_mut(page).is_none() {
+        let mut copy = AlignedVec::zeroed(page.len())?;
+        copy.copy_from_slice(page);
+        *page = Arc::new(copy);
+    }
+    Ok(())
+}
