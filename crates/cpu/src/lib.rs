@@ -1,6 +1,6 @@
 //! The CPU back end: runs a plan on threads, with weights in panels and keys and values in pages.
 //!
-//! [`Cpu`] implements [`Backend`]. [`weights`] loads a checkpoint into panels, [`state`] holds what a sequence has left behind, [`exec`] runs
+//! [`Cpu`] implements [`Backend`]. [`weights`] loads a checkpoint into panels, [`state`] holds what a sequence leaves behind, [`exec`] runs
 //! the ops. Results depend on none of the choices made here: threads, instruction set, rows of a call (ARCHITECTURE.md, "Numbers").
 
 pub mod buffer;

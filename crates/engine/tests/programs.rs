@@ -294,8 +294,8 @@ impl Subject {
         }
     }
 
-    /// The shortest length but 0 that rewinding reaches: windowed layers hold whole pages of 256 positions, from the one on that the longest
-    /// sequence so far still needed.
+    /// The shortest length but 0 that rewinding reaches: windowed layers hold whole pages of 256 positions, from the one on that the
+    /// longest sequence so far still needed.
     fn shortest(&self) -> usize {
         let windows = self.session.engine().plan().kvs.iter().filter_map(|kv| kv.window);
         let shortest = windows.map(|window| match (self.longest + 1).saturating_sub(window) / 256 {
