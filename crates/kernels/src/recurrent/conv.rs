@@ -43,15 +43,16 @@ impl Kernels {
             assert_eq!(bias.len(), rows.columns(), "channels of bias and rows");
         }
         self.run(Convolve {
-            conv,
+            conv: *conv,
             tail: tail.reborrow(),
             rows: rows.reborrow(),
         });
     }
 }
 
+/// All by value: what lies behind a reference would be read again after each store.
 struct Convolve<'a> {
-    conv: &'a CausalConv<'a>,
+    conv: CausalConv<'a>,
     tail: ColumnsMut<'a>,
     rows: ColumnsMut<'a>,
 }
@@ -66,10 +67,15 @@ impl Kernel for Convolve<'_> {
             let block_end = channels.min(first + BLOCK_CHANNELS);
             for row in 0..self.rows.rows() {
                 let mut channel = first;
-                while channel < block_end {
-                    // SAFETY: required of the caller; row and channels exist.
-                    unsafe { self.step::<S>(row, channel, block_end - channel) }
-                    channel += S::LANES;
+                // SAFETY: required of the caller; row and channels exist.
+                unsafe {
+                    while channel + S::LANES <= block_end {
+                        self.step::<S>(row, channel, S::LANES);
+                        channel += S::LANES;
+                    }
+                    if channel < block_end {
+                        self.step::<S>(row, channel, block_end - channel);
+                    }
                 }
             }
         }

@@ -61,7 +61,7 @@ impl Kernels {
         assert_eq!(out.len(), value_dim, "columns of out and state");
         self.run(StateStep {
             state: state.reborrow(),
-            step,
+            step: *step,
             out,
         });
     }
@@ -69,7 +69,8 @@ impl Kernels {
 
 struct StateStep<'a> {
     state: ColumnsMut<'a>,
-    step: &'a LinearStep<'a>,
+    /// By value: what lies behind a reference would be read again after each store.
+    step: LinearStep<'a>,
     out: &'a mut [f32],
 }
 
@@ -101,7 +102,7 @@ impl StateStep<'_> {
     /// The machine has the instruction set of `S`; the columns exist.
     #[inline(always)]
     unsafe fn strip<S: Simd, const N: usize>(&mut self, column: usize, count: usize) -> usize {
-        let LinearStep { query, key, .. } = *self.step;
+        let LinearStep { query, key, .. } = self.step;
         // SAFETY: required of the caller. `linear_state_step` checked all dimensions, so the loops stay in query, key, decay and state.
         unsafe {
             let mut values = load_strip::<S, N>(self.step.value.as_ptr().add(column), count);

@@ -47,7 +47,7 @@ impl Kernels {
         assert_eq!(out.len(), channels, "channels of out and state");
         self.run(Scan {
             state: state.reborrow(),
-            step,
+            step: *step,
             out,
         });
     }
@@ -55,7 +55,7 @@ impl Kernels {
 
 struct Scan<'a> {
     state: ColumnsMut<'a>,
-    step: &'a ScanStep<'a>,
+    step: ScanStep<'a>,
     out: &'a mut [f32],
 }
 
@@ -64,7 +64,7 @@ impl Kernel for Scan<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
-        let ScanStep { x, dt, a, b, c, d } = *self.step;
+        let ScanStep { x, dt, a, b, c, d } = self.step;
         let mut channel = 0;
         while channel < self.out.len() {
             let count = self.out.len() - channel;
