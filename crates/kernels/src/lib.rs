@@ -20,6 +20,7 @@ mod panel;
 mod quantize;
 mod recurrent;
 mod rope;
+mod rotation;
 mod route;
 pub mod scalar;
 mod vector;

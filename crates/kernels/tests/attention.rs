@@ -77,9 +77,8 @@ prop_compose! {
         k_dim in prop::sample::select(&HEAD_DIMS[..]),
         other in prop::sample::select(&HEAD_DIMS[..]),
         same in prop::bool::weighted(0.7),
-        half: bool,
+        element in prop::sample::select(&KvElement::ALL[..]),
     ) -> KvLayout {
-        let element = if half { KvElement::F16 } else { KvElement::F32 };
         KvLayout { k_dim, v_dim: if same { k_dim } else { other }, element }
     }
 }
@@ -302,18 +301,150 @@ proptest! {
         let mut page = vec![0xff; layout.page_bytes()];
         let (k, v) = (numbers.take(layout.k_dim), numbers.take(layout.v_dim));
         layout.write(&mut page, slot, &k, &v);
-        let round = |x: &f32| match layout.element {
-            KvElement::F16 => half::f16::from_f32(*x).to_f32(),
-            KvElement::F32 => *x,
-        };
         let (mut k_back, mut v_back) = (vec![0.0; layout.k_dim], vec![0.0; layout.v_dim]);
         layout.read_k(&page, slot, &mut k_back);
         layout.read_v(&page, slot, &mut v_back);
-        prop_assert_eq!(k_back, k.iter().map(round).collect::<Vec<_>>());
-        prop_assert_eq!(v_back, v.iter().map(round).collect::<Vec<_>>());
+        check_stored(layout.element, &k, &k_back)?;
+        check_stored(layout.element, &v, &v_back)?;
         let written = page.iter().filter(|byte| **byte != 0xff).count();
-        prop_assert!(written <= (layout.k_dim + layout.v_dim) * layout.element.bytes(), "only the slot was written");
+        let bytes = layout.element.row_bytes(layout.k_dim) + layout.element.row_bytes(layout.v_dim);
+        prop_assert!(written <= bytes, "only the slot was written");
     }
+}
+
+/// Whether `back` is what the element type makes of `x`.
+fn check_stored(element: KvElement, x: &[f32], back: &[f32]) -> Result<(), TestCaseError> {
+    let largest = |x: &[f32]| x.iter().fold(0f32, |max, x| max.max(x.abs()));
+    for (x, back) in x.chunks(32).zip(back.chunks(32)) {
+        // Half a step, and a whole one where Q4 has no code +8. The scale is at most one part in 2^10 above the smallest that reaches.
+        let step = match element {
+            KvElement::F32 | KvElement::F16 => 0.0,
+            KvElement::Q8_0 => largest(x) / 127.0 / 2.0,
+            KvElement::Q4 => largest(x) / 8.0,
+        };
+        for (x, back) in x.iter().zip(back) {
+            let expected = match element {
+                KvElement::F16 => half::f16::from_f32(*x).to_f32(),
+                _ => *x,
+            };
+            prop_assert!(
+                (back - expected).abs() <= step * (1.0 + 1.0 / 1024.0),
+                "{back} for {x} in {element}"
+            );
+        }
+        if element.is_quantized() {
+            let (x, back) = (largest(x), largest(back));
+            prop_assert!(
+                back >= x * (1.0 - 1e-6) && back <= x * (1.0 + 1.0 / 1024.0),
+                "the largest number {back} for {x}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn quantised_blocks_saturate_count_and_keep_nan() {
+    for (element, reach) in [(KvElement::Q8_0, 127.0 * 65504.0), (KvElement::Q4, 8.0 * 65504.0)] {
+        let layout = KvLayout {
+            k_dim: 64,
+            v_dim: 33,
+            element,
+        };
+        let mut page = vec![0xff; layout.page_bytes()];
+        let (mut k, mut v) = ([1.0; 64], [0.0; 33]);
+        k[3] = f32::NEG_INFINITY;
+        k[5] = -2.0 * reach;
+        k[40] = f32::NAN;
+        v[32] = -1e-9;
+        assert_eq!(layout.write(&mut page, 100, &k, &v), 2, "{element}");
+        let (mut k_back, mut v_back) = ([0.0; 64], [f32::NAN; 33]);
+        layout.read_k(&page, 100, &mut k_back);
+        layout.read_v(&page, 100, &mut v_back);
+        assert_eq!((k_back[3], k_back[5], k_back[31]), (-reach, -reach, 0.0), "{element}");
+        assert!(k_back[32..].iter().all(|x| x.is_nan()), "{element}");
+        assert_eq!(v_back[..32], [0.0; 32], "{element}");
+        assert!(v_back[32].abs() <= 1.0 / (1 << 24) as f32 * 128.0, "{element}");
+    }
+}
+
+/// Root of the mean squared error of attention with quantised keys and values, against f32.
+fn quantisation_error(element: KvElement, rotated: bool, outlier: f32) -> f64 {
+    const DIM: usize = 128;
+    const POSITIONS: usize = 300;
+    let kernels = Kernels::best();
+    let layout = |element| KvLayout {
+        k_dim: DIM,
+        v_dim: DIM,
+        element,
+    };
+    let mut numbers = Numbers(11);
+    let mut tokens = Vec::new();
+    for _ in 0..POSITIONS {
+        let (mut k, mut v) = (numbers.take(DIM), numbers.take(DIM));
+        k[37] += outlier;
+        v[90] -= outlier;
+        tokens.push((k, v));
+    }
+    let attend = |layout: &KvLayout, rotated: bool, q: &[f32]| {
+        let turn = |x: &[f32]| {
+            let mut x = x.to_vec();
+            if rotated {
+                kernels.rotate_signed(&mut x, DIM);
+            }
+            x
+        };
+        let mut pages = vec![vec![0; layout.page_bytes()]; POSITIONS.div_ceil(SEGMENT_POSITIONS)];
+        for (position, (k, v)) in tokens.iter().enumerate() {
+            let page = &mut pages[position / SEGMENT_POSITIONS];
+            layout.write(page, position % SEGMENT_POSITIONS, &turn(k), &turn(v));
+        }
+        let rule = ScoreRule {
+            scale: 0.5,
+            softcap: None,
+        };
+        let (q, mut state) = (turn(q), vec![0.0; attention_state_len(DIM)]);
+        clear_attention_states(&mut state, DIM);
+        for (segment, page) in pages.iter().enumerate() {
+            let row = QueryRow {
+                q: &q,
+                visible: visible_slots(POSITIONS - 1, Visible::All, segment),
+                alibi: None,
+            };
+            kernels.attend_segment(layout, page, &rule, &[row], &mut state);
+        }
+        let mut out = vec![0.0; DIM];
+        kernels.finish_attention(&state, None, &mut out);
+        if rotated {
+            kernels.unrotate_signed(&mut out, DIM);
+        }
+        out
+    };
+    let mut squares = 0.0;
+    for _ in 0..8 {
+        let q = numbers.take(DIM);
+        let exact = attend(&layout(KvElement::F32), false, &q);
+        let found = attend(&layout(element), rotated, &q);
+        let errors = exact.iter().zip(&found).map(|(x, y)| f64::from(x - y));
+        squares += errors.map(|error| error * error).sum::<f64>() / DIM as f64;
+    }
+    (squares / 8.0).sqrt()
+}
+
+#[test]
+fn rotation_saves_the_neighbours_of_an_outlier_channel() {
+    for element in [KvElement::Q8_0, KvElement::Q4] {
+        let error = |rotated, outlier| quantisation_error(element, rotated, outlier);
+        let (plain, rotated) = (error(false, 20.0), error(true, 20.0));
+        println!(
+            "{element}: plain {plain:.2e}, rotated {rotated:.2e}; no outlier: plain {:.2e}, rotated {:.2e}",
+            error(false, 0.0),
+            error(true, 0.0)
+        );
+        assert!(rotated < plain / 2.0, "{element}: rotated {rotated}, plain {plain}");
+    }
+    let error = |element| quantisation_error(element, true, 0.0);
+    assert!(error(KvElement::Q8_0) < error(KvElement::Q4) / 8.0);
 }
 
 #[test]
@@ -359,16 +490,16 @@ fn keys_lie_in_panels_of_32_positions_and_values_in_rows() {
 
 #[test]
 fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
-    let layout = KvLayout {
-        k_dim: 16,
-        v_dim: 16,
-        element: KvElement::F16,
-    };
     let rule = ScoreRule {
         scale: 0.25,
         softcap: None,
     };
-    for isa in Isa::available() {
+    for (isa, element) in Isa::available().flat_map(|isa| KvElement::ALL.map(|element| (isa, element))) {
+        let layout = KvLayout {
+            k_dim: 16,
+            v_dim: 16,
+            element,
+        };
         let kernels = Kernels::new(isa).unwrap();
         let mut page = fill_pages(&layout, 40, &mut Numbers(1)).remove(0);
         let q = [0.5; 16];
@@ -390,10 +521,10 @@ fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
             kernels.finish_attention(&state, Some(1.0), &mut out);
             out
         };
-        assert_eq!(attend(&page, 12..12), [0.0; 16], "{isa}");
-        assert!(attend(&page, 0..40).iter().all(|x| x.is_finite()), "{isa}");
+        assert_eq!(attend(&page, 12..12), [0.0; 16], "{isa}, {element}");
+        assert!(attend(&page, 0..40).iter().all(|x| x.is_finite()), "{isa}, {element}");
         layout.write(&mut page, 39, &[f32::NAN; 16], &[1.0; 16]);
-        assert!(attend(&page, 0..40).iter().all(|x| x.is_nan()), "{isa}");
-        assert!(attend(&page, 0..39).iter().all(|x| x.is_finite()), "{isa}");
+        assert!(attend(&page, 0..40).iter().all(|x| x.is_nan()), "{isa}, {element}");
+        assert!(attend(&page, 0..39).iter().all(|x| x.is_finite()), "{isa}, {element}");
     }
 }

@@ -156,6 +156,45 @@ proptest! {
     }
 
     #[test]
+    fn rotation_has_the_bits_of_the_oracle(
+        (head_dim, x) in prop::sample::select(&[1, 7, 24, 50, 64, 80, 128, 256, 576, 1040][..])
+            .prop_flat_map(|head_dim| (Just(head_dim), numbers(2 * head_dim))),
+    ) {
+        let (mut expected, mut expected_back) = (x.clone(), x.clone());
+        expected.chunks_mut(head_dim).for_each(scalar::rotation::rotate_signed);
+        expected_back.chunks_mut(head_dim).for_each(scalar::rotation::unrotate_signed);
+        for kernels in kernels() {
+            let (mut y, mut back) = (x.clone(), x.clone());
+            kernels.rotate_signed(&mut y, head_dim);
+            prop_assert_eq!(bits(&y), bits(&expected), "{}", kernels.isa());
+            kernels.unrotate_signed(&mut back, head_dim);
+            prop_assert_eq!(bits(&back), bits(&expected_back), "{}", kernels.isa());
+        }
+    }
+
+    #[test]
+    fn rotation_keeps_dot_products_and_turns_back(
+        (head_dim, x) in prop::sample::select(&[7, 24, 64, 80, 576][..])
+            .prop_flat_map(|head_dim| (Just(head_dim), numbers(2 * head_dim))),
+    ) {
+        let dot = |x: &[f32]| {
+            let (q, k) = x.split_at(head_dim);
+            q.iter().zip(k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>()
+        };
+        let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+        let mut turned = x.clone();
+        turned.chunks_mut(head_dim).for_each(scalar::rotation::rotate_signed);
+        // At most 9 roundings of sums and 2 of the scale, each relative to a block's length.
+        let bound = 11.0 * f64::from(f32::EPSILON);
+        prop_assert!((dot(&turned) - dot(&x)).abs() <= 2.0 * bound * norm(&x[..head_dim]) * norm(&x[head_dim..]));
+        turned.chunks_mut(head_dim).for_each(scalar::rotation::unrotate_signed);
+        for (back, x) in turned.chunks(head_dim).zip(x.chunks(head_dim)) {
+            let error: Vec<f32> = back.iter().zip(x).map(|(back, x)| back - x).collect();
+            prop_assert!(norm(&error) <= 2.0 * bound * norm(x));
+        }
+    }
+
+    #[test]
     fn elementwise_operations_have_their_formula((len, x, y, _) in rows(), s in -3f32..3.0, cap in 1f32..60.0) {
         let pairs = || x.chunks(len).flat_map(|row| row.iter().zip(&y));
         let sum: Vec<f32> = pairs().map(|(x, y)| x + y).collect();
@@ -266,4 +305,18 @@ fn non_finite_numbers_reach_the_output_of_a_norm() {
             assert!(row[1].is_nan(), "{bad} on {}", kernels.isa());
         }
     }
+}
+
+/// One large number becomes as many equal ones as the block has, and the signs are not all the same.
+#[test]
+fn rotation_spreads_an_outlier() {
+    let mut x = [0.0; 128];
+    x[5] = 1.0;
+    scalar::rotation::rotate_signed(&mut x);
+    let spread = 1.0 / 128f32.sqrt();
+    assert_eq!(x.map(f32::abs), [spread; 128]);
+    let mut ones = vec![1.0; 999];
+    scalar::rotation::rotate_signed(&mut ones);
+    let negative = ones.iter().filter(|x| **x < 0.0).count();
+    assert!((400..600).contains(&negative), "{negative} negative signs of 999");
 }

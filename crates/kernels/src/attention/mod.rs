@@ -27,6 +27,7 @@
 //! which segment. Keys that a row does not see take no part: their scores are dropped and their values never multiplied, so unused
 //! slots of a page may hold anything.
 
+mod block;
 mod kv;
 mod page;
 mod segment;

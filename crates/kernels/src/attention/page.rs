@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::kv::{PANEL_POSITIONS, SEGMENT_POSITIONS};
+use super::block::{BLOCK, HALF_BLOCK};
+use super::kv::{KvElement, KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
 use super::state::PerPosition;
 use crate::dispatch::Kernel;
 use crate::scalar::norm::LANES;
@@ -11,58 +12,104 @@ use crate::vector::Simd;
 
 /// Columns of V whose sums a tile holds at a time.
 pub(super) const BLOCK_COLUMNS: usize = 256;
-/// Positions of V between two visits of a column, so that their rows stay in the first cache.
-const BLOCK_POSITIONS: usize = 32;
 
-/// Element type of a page.
-pub(super) trait Element: Copy {
+/// Element type of a page: how codes become numbers.
+pub(super) trait Element {
+    /// The same type as a page's layout names it.
+    const ELEMENT: KvElement;
+    /// Numbers of a key or value, from a multiple of it on, that one scale and one half of the codes serve.
+    const RUN: usize = usize::MAX;
+    /// What scales are multiplied with before [`Element::load`] uses them, in low and in high halves.
+    const SCALE_FACTORS: [f32; 2] = [1.0, 1.0];
+
+    /// Whether numbers from `index` on, a multiple of 16, lie in the high halves of their bytes.
+    #[inline(always)]
+    fn is_high(_index: usize) -> bool {
+        false
+    }
+
+    /// Reads a register of numbers. The `scale`, multiplied with its factor, is ignored where the type has none.
+    ///
     /// # Safety
-    /// As every method of [`Simd`]; `from` is valid for `LANES` elements.
-    unsafe fn load<S: Simd>(from: *const Self) -> S::F32;
+    /// As every method of [`Simd`]; `from` is valid for `LANES` codes.
+    unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, scale: S::F32) -> S::F32;
 }
 
-impl Element for f32 {
+/// [`KvElement::F32`]
+pub(super) struct F32;
+/// [`KvElement::F16`]
+pub(super) struct F16;
+/// [`KvElement::Q8_0`]
+pub(super) struct Q8;
+/// [`KvElement::Q4`]
+pub(super) struct Q4;
+
+impl Element for F32 {
+    const ELEMENT: KvElement = KvElement::F32;
+
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const f32) -> S::F32 {
+    unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, _scale: S::F32) -> S::F32 {
         // SAFETY: required of the caller.
-        unsafe { S::load(from) }
+        unsafe { S::load(from.cast()) }
     }
 }
 
-/// f16 by its bits.
-impl Element for u16 {
+impl Element for F16 {
+    const ELEMENT: KvElement = KvElement::F16;
+
     #[inline(always)]
-    unsafe fn load<S: Simd>(from: *const u16) -> S::F32 {
+    unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, _scale: S::F32) -> S::F32 {
         // SAFETY: required of the caller.
-        unsafe { S::load_f16(from) }
+        unsafe { S::load_f16(from.cast()) }
     }
 }
 
-/// Reads `N` registers of consecutive elements.
-///
-/// # Safety
-/// As every method of [`Simd`]; `from` is valid for `N · LANES` elements.
-#[inline(always)]
-unsafe fn load_all<S: Simd, E: Element, const N: usize>(from: *const E) -> [S::F32; N] {
-    // SAFETY: required of the caller.
-    unsafe {
-        let mut registers = [S::splat(0.0); N];
-        for (n, register) in registers.iter_mut().enumerate() {
-            *register = E::load::<S>(from.add(n * S::LANES));
+impl Element for Q8 {
+    const ELEMENT: KvElement = KvElement::Q8_0;
+    const RUN: usize = BLOCK;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, scale: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe { S::mul(S::to_f32(S::load_i8(from)), scale) }
+    }
+}
+
+/// A code stays where it lies, at the top of a lane (low half) or of its byte (high half), and the scale makes up for it: all exact.
+impl Element for Q4 {
+    const ELEMENT: KvElement = KvElement::Q4;
+    const RUN: usize = HALF_BLOCK;
+    const SCALE_FACTORS: [f32; 2] = [1.0 / (1 << 28) as f32, 1.0 / 16.0];
+
+    #[inline(always)]
+    fn is_high(index: usize) -> bool {
+        index % BLOCK >= HALF_BLOCK
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, scale: S::F32) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe {
+            let bytes = S::load_i8(from);
+            let codes = if HIGH {
+                S::and(bytes, S::splat_i32(!15))
+            } else {
+                S::shl(bytes, 28)
+            };
+            S::mul(S::to_f32(codes), scale)
         }
-        registers
     }
 }
 
-/// Adds `rows[r] · columns[n]` to sum `n` of row `r`, for `N` registers of consecutive columns.
+/// Adds `rows[r] · columns[n]` to sum `n` of row `r`, for `N` registers of columns.
 ///
 /// # Safety
-/// As every method of [`Simd`]; `columns` is valid for `N · LANES` elements.
+/// As every method of [`Simd`].
 #[inline(always)]
-unsafe fn add_products<S: Simd, E: Element, const R: usize, const N: usize>(
+unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
     sums: &mut [[S::F32; N]; R],
     rows: &[f32; R],
-    columns: *const E,
+    columns: &C,
 ) {
     // SAFETY: required of the caller.
     unsafe {
@@ -73,16 +120,19 @@ unsafe fn add_products<S: Simd, E: Element, const R: usize, const N: usize>(
                 *factor = S::splat(*row);
             }
             for n in 0..N {
-                let column = E::load::<S>(columns.add(n * S::LANES));
+                let column = columns.load(n);
                 for (sums, factor) in sums.iter_mut().zip(&factors) {
                     sums[n] = S::fma(column, *factor, sums[n]);
                 }
             }
         } else {
-            let columns = load_all::<S, E, N>(columns);
+            let mut loaded = [S::splat(0.0); N];
+            for (n, column) in loaded.iter_mut().enumerate() {
+                *column = columns.load(n);
+            }
             for (sums, row) in sums.iter_mut().zip(rows) {
                 let factor = S::splat(*row);
-                for (sum, column) in sums.iter_mut().zip(&columns) {
+                for (sum, column) in sums.iter_mut().zip(&loaded) {
                     *sum = S::fma(*column, factor, *sum);
                 }
             }
@@ -90,8 +140,62 @@ unsafe fn add_products<S: Simd, E: Element, const R: usize, const N: usize>(
     }
 }
 
+/// Some registers of columns: positions for keys, numbers for values.
+trait Columns<S: Simd> {
+    /// # Safety
+    /// As every method of [`Simd`]; register `n` exists.
+    unsafe fn load(&self, n: usize) -> S::F32;
+}
+
+/// One dimension of the keys of adjacent positions.
+struct KeyColumns<'a, S: Simd, E, const N: usize, const HIGH: bool> {
+    codes: *const u8,
+    scales: &'a [S::F32; N],
+    element: PhantomData<E>,
+}
+
+impl<S: Simd, E: Element, const N: usize, const HIGH: bool> Columns<S> for KeyColumns<'_, S, E, N, HIGH> {
+    #[inline(always)]
+    unsafe fn load(&self, n: usize) -> S::F32 {
+        // SAFETY: required of the caller.
+        unsafe {
+            let from = self.codes.add(n * S::LANES * E::ELEMENT.code_stride());
+            E::load::<S, HIGH>(from, self.scales[n])
+        }
+    }
+}
+
+/// Adjacent numbers of one value, from the first of 16 in the low or high halves of a block on.
+struct ValueColumns<E, const HIGH: bool> {
+    codes: *const u8,
+    /// Scales of the blocks from the first one on, for low halves; [`SCALES_OF_HALF`] further on for high halves.
+    scales: *const f32,
+    element: PhantomData<E>,
+}
+
+impl<S: Simd, E: Element, const HIGH: bool> Columns<S> for ValueColumns<E, HIGH> {
+    #[inline(always)]
+    unsafe fn load(&self, n: usize) -> S::F32 {
+        let column = n * S::LANES;
+        // SAFETY: required of the caller.
+        unsafe {
+            let from = self.codes.add(E::ELEMENT.code_offset(column));
+            if !E::ELEMENT.is_quantized() {
+                return E::load::<S, false>(from, S::splat(0.0));
+            }
+            let scale = self.scales.add(column / BLOCK);
+            if HIGH || E::is_high(column) {
+                E::load::<S, true>(from, S::splat(*scale.add(SCALES_OF_HALF)))
+            } else {
+                E::load::<S, false>(from, S::splat(*scale))
+            }
+        }
+    }
+}
+
 /// Dot products of `R` queries with the keys of some panels: one fma chain over the dimensions in order.
 pub(super) struct Scores<'a, E, const R: usize> {
+    pub layout: &'a KvLayout,
     /// The K part of a page.
     pub keys: &'a [u8],
     /// Each as long as a key.
@@ -107,10 +211,10 @@ impl<E: Element, const R: usize> Kernel for Scores<'_, E, R> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
-        let k_dim = self.queries[0].len();
-        let positions = self.panels.end * PANEL_POSITIONS;
-        assert!(self.queries.iter().all(|query| query.len() == k_dim) && positions <= SEGMENT_POSITIONS);
-        assert!(self.keys.len() >= positions * k_dim * size_of::<E>());
+        let KvLayout { k_dim, element, .. } = *self.layout;
+        assert!(self.queries.iter().all(|query| query.len() == k_dim) && element == E::ELEMENT);
+        assert!(self.panels.end * PANEL_POSITIONS <= SEGMENT_POSITIONS);
+        assert!(self.keys.len() >= self.panels.end * self.layout.k_panel_bytes());
         for panel in self.panels.clone() {
             // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 lanes.
             unsafe {
@@ -131,43 +235,94 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
     /// The machine has the instruction set of `S`; `N · LANES` divides 32; the panel exists and queries are equally long.
     #[inline(always)]
     unsafe fn panel<S: Simd, const N: usize>(&mut self, panel: usize) {
-        let k_dim = self.queries[0].len();
-        let first = panel * PANEL_POSITIONS;
+        let k_dim = self.layout.k_dim;
         let mut lane = 0;
         while lane < PANEL_POSITIONS {
-            // SAFETY: the panel holds `k_dim` lines of 32 elements, a query `k_dim` numbers, and the panel's positions lie in the page.
+            // SAFETY: a panel is `k_panel_bytes` long, and the panel's positions lie in the page.
             unsafe {
-                let mut keys = self.keys.as_ptr().cast::<E>().add(first * k_dim + lane);
+                let keys = self.keys.as_ptr().add(panel * self.layout.k_panel_bytes());
                 let mut sums = [[S::splat(0.0); N]; R];
-                for d in 0..k_dim {
-                    let mut factors = [0.0; R];
-                    for (factor, query) in factors.iter_mut().zip(&self.queries) {
-                        *factor = *query.get_unchecked(d);
+                let mut first = 0;
+                while first < k_dim {
+                    let dims = first..k_dim.min(first.saturating_add(E::RUN));
+                    first = dims.end;
+                    if E::is_high(dims.start) {
+                        self.dimensions::<S, N, true>(keys, lane, dims, &mut sums);
+                    } else {
+                        self.dimensions::<S, N, false>(keys, lane, dims, &mut sums);
                     }
-                    add_products::<S, E, R, N>(&mut sums, &factors, keys);
-                    keys = keys.add(PANEL_POSITIONS);
                 }
                 for (sums, scores) in sums.iter().zip(self.scores.iter_mut()) {
                     for (n, sum) in sums.iter().enumerate() {
-                        S::store(scores.as_mut_ptr().add(first + lane + n * S::LANES), *sum);
+                        let position = panel * PANEL_POSITIONS + lane + n * S::LANES;
+                        S::store(scores.as_mut_ptr().add(position), *sum);
                     }
                 }
             }
             lane += N * S::LANES;
         }
     }
+
+    /// A run of dimensions that share their scales.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`; `keys` is a panel with these lanes and dimensions, and queries have the dimensions.
+    #[inline(always)]
+    unsafe fn dimensions<S: Simd, const N: usize, const HIGH: bool>(
+        &self,
+        keys: *const u8,
+        lane: usize,
+        dims: Range<usize>,
+        sums: &mut [[S::F32; N]; R],
+    ) {
+        let element = E::ELEMENT;
+        // SAFETY: the panel holds 32 scales for each block, then 32 codes for each line; a query holds `k_dim` numbers.
+        unsafe {
+            let mut scales = [S::splat(0.0); N];
+            if element.is_quantized() {
+                let from = keys.cast::<u16>().add(dims.start / BLOCK * PANEL_POSITIONS + lane);
+                let factor = S::splat(E::SCALE_FACTORS[usize::from(HIGH)]);
+                for (n, scale) in scales.iter_mut().enumerate() {
+                    *scale = S::mul(S::load_f16(from.add(n * S::LANES)), factor);
+                }
+            }
+            let line = PANEL_POSITIONS * element.code_stride();
+            let first = element.code_offset(dims.start) * PANEL_POSITIONS + lane * element.code_stride();
+            let mut codes = keys.add(self.layout.k_scale_bytes() + first);
+            for d in dims {
+                let mut factors = [0.0; R];
+                for (factor, query) in factors.iter_mut().zip(&self.queries) {
+                    *factor = *query.get_unchecked(d);
+                }
+                let columns = KeyColumns::<S, E, N, HIGH> {
+                    codes,
+                    scales: &scales,
+                    element: PhantomData,
+                };
+                add_products::<S, _, R, N>(sums, &factors, &columns);
+                codes = codes.add(line);
+            }
+        }
+    }
 }
+
+/// Blocks of [`BLOCK_COLUMNS`], rounded up to the widest register.
+const SCALE_COLUMNS: usize = 16;
+/// Scales of the low halves in a [`ValueScales`].
+const SCALES_OF_HALF: usize = PANEL_POSITIONS * SCALE_COLUMNS;
+
+/// Scales of a panel's values as f32, `[low and high halves][32 positions][16 blocks]`, times their factors.
+struct ValueScales([f32; 2 * SCALES_OF_HALF]);
 
 /// Adds weight · value to the outputs of `R` rows, over a range of positions that all of them see: per column one fma chain in order.
 pub(super) struct WeighValues<'a, E, const R: usize> {
+    pub layout: &'a KvLayout,
     /// The V part of a page.
     pub values: &'a [u8],
-    /// Elements from one V row to the next.
-    pub stride: usize,
     /// Positions within the page.
     pub positions: Range<usize>,
     pub weights: [&'a PerPosition; R],
-    /// Columns of V: whole groups of 16, at most [`BLOCK_COLUMNS`].
+    /// Columns of V: whole groups of 16, at most [`BLOCK_COLUMNS`], from a multiple of it on.
     pub columns: Range<usize>,
     /// Sums of these columns.
     pub output: [&'a mut [f32; BLOCK_COLUMNS]; R],
@@ -179,26 +334,41 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
-        let Range { start, end } = self.positions.clone();
+        let Range { mut start, end } = self.positions.clone();
         let columns = self.columns.len();
-        assert!(end <= SEGMENT_POSITIONS && self.values.len() >= end * self.stride * size_of::<E>());
-        assert!(self.columns.end <= self.stride && columns <= BLOCK_COLUMNS && columns.is_multiple_of(LANES));
-        for first in (start..end).step_by(BLOCK_POSITIONS) {
-            let block = first..end.min(first + BLOCK_POSITIONS);
+        assert!(end <= SEGMENT_POSITIONS && self.layout.element == E::ELEMENT);
+        assert!(self.values.len() >= end.div_ceil(PANEL_POSITIONS) * self.layout.v_panel_bytes());
+        assert!(self.columns.end <= self.layout.v_stride() && self.columns.start.is_multiple_of(BLOCK_COLUMNS));
+        assert!(columns <= BLOCK_COLUMNS && columns.is_multiple_of(LANES));
+        let mut scales = ValueScales([0.0; 2 * SCALES_OF_HALF]);
+        while start < end {
+            // A panel at a time, so that its rows stay in the first cache between two visits of a column.
+            let block = start..end.min((start + 1).next_multiple_of(PANEL_POSITIONS));
+            start = block.end;
+            // SAFETY: required of the caller, and as asserted.
+            unsafe {
+                if E::ELEMENT.is_quantized() {
+                    self.load_scales::<S>(&block, &mut scales);
+                }
+            }
             let mut column = 0;
             while column < columns {
                 let left = columns - column;
                 let block = block.clone();
-                // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 lanes.
+                // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 lanes. Strips of more
+                // than 16 columns are whole blocks of 32 and begin with one, as all strips before them did.
                 column += unsafe {
                     match (S::LANES, R) {
-                        (16, 1) if left >= 128 => self.strip::<S, 8>(block, column),
-                        (16, _) if left >= 64 => self.strip::<S, 4>(block, column),
-                        (16, _) => self.strip::<S, 1>(block, column),
-                        (8, 1) if left >= 64 => self.strip::<S, 8>(block, column),
-                        (8, 2) if left >= 32 => self.strip::<S, 4>(block, column),
-                        (8, _) => self.strip::<S, 2>(block, column),
-                        _ => self.strip::<S, 4>(block, column),
+                        (16, 1) if left >= 128 => self.strip::<S, 8, false>(block, column, &scales),
+                        (16, _) if left >= 64 => self.strip::<S, 4, false>(block, column, &scales),
+                        (8, 1) if left >= 64 => self.strip::<S, 8, false>(block, column, &scales),
+                        (8, 2) if left >= 32 => self.strip::<S, 4, false>(block, column, &scales),
+                        (16, _) if E::is_high(column) => self.strip::<S, 1, true>(block, column, &scales),
+                        (16, _) => self.strip::<S, 1, false>(block, column, &scales),
+                        (8, _) if E::is_high(column) => self.strip::<S, 2, true>(block, column, &scales),
+                        (8, _) => self.strip::<S, 2, false>(block, column, &scales),
+                        _ if E::is_high(column) => self.strip::<S, 4, true>(block, column, &scales),
+                        _ => self.strip::<S, 4, false>(block, column, &scales),
                     }
                 };
             }
@@ -207,27 +377,75 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
 }
 
 impl<E: Element, const R: usize> WeighValues<'_, E, R> {
+    /// Reads the scales of some positions of one panel.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`; positions and columns exist, and the element type has scales.
+    #[inline(always)]
+    unsafe fn load_scales<S: Simd>(&self, positions: &Range<usize>, scales: &mut ValueScales) {
+        let panel = positions.start / PANEL_POSITIONS;
+        // SAFETY: reading a register from the first block of a position on stays in the panel: at least 16 bytes of codes for each of its
+        // 32 positions follow the scales. What lies beyond the position's own scales belongs to blocks without columns.
+        unsafe {
+            let all = self
+                .values
+                .as_ptr()
+                .add(panel * self.layout.v_panel_bytes())
+                .cast::<u16>();
+            for position in positions.start % PANEL_POSITIONS..=(positions.end - 1) % PANEL_POSITIONS {
+                let from = all.add(position * self.layout.v_blocks() + self.columns.start / BLOCK);
+                let to = scales.0.as_mut_ptr().add(position * SCALE_COLUMNS);
+                let mut i = 0;
+                while i < BLOCK_COLUMNS / BLOCK {
+                    let scale = S::load_f16(from.add(i));
+                    for (half, factor) in E::SCALE_FACTORS.into_iter().enumerate() {
+                        S::store(to.add(half * SCALES_OF_HALF + i), S::mul(scale, S::splat(factor)));
+                    }
+                    i += S::LANES;
+                }
+            }
+        }
+    }
+
     /// `N` registers of columns, from the `column`-th on; returns how many columns that is.
     ///
     /// # Safety
-    /// The machine has the instruction set of `S`; positions and columns exist.
+    /// The machine has the instruction set of `S`; positions, which lie in one panel, and columns exist; `scales` are those of the
+    /// positions; the columns begin with a block of 32 or, if there are 16 of them, with a half of one, which `HIGH` says.
     #[inline(always)]
-    unsafe fn strip<S: Simd, const N: usize>(&mut self, positions: Range<usize>, column: usize) -> usize {
-        // SAFETY: the V part holds a row of `stride` elements for each position, every row of weights a weight, and the columns exist.
+    unsafe fn strip<S: Simd, const N: usize, const HIGH: bool>(
+        &mut self,
+        positions: Range<usize>,
+        column: usize,
+        scales: &ValueScales,
+    ) -> usize {
+        let (panel, first) = (positions.start / PANEL_POSITIONS, positions.start % PANEL_POSITIONS);
+        let row_bytes = self.layout.v_row_bytes();
+        let from = panel * self.layout.v_panel_bytes()
+            + self.layout.v_scale_bytes()
+            + first * row_bytes
+            + E::ELEMENT.code_offset(self.columns.start + column);
+        // SAFETY: the panel holds a row of codes and a scale for each position, every row of weights a weight, and the columns exist.
         unsafe {
-            let values = self.values.as_ptr().cast::<E>();
-            let mut values = values.add(positions.start * self.stride + self.columns.start + column);
+            let mut values = ValueColumns::<E, HIGH> {
+                codes: self.values.as_ptr().add(from),
+                scales: scales.0.as_ptr().add(first * SCALE_COLUMNS + column / BLOCK),
+                element: PhantomData,
+            };
             let mut sums = [[S::splat(0.0); N]; R];
             for (sums, output) in sums.iter_mut().zip(&self.output) {
-                *sums = load_all::<S, f32, N>(output.as_ptr().add(column));
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::load(output.as_ptr().add(column + n * S::LANES));
+                }
             }
             for position in positions {
                 let mut factors = [0.0; R];
                 for (factor, weights) in factors.iter_mut().zip(&self.weights) {
                     *factor = *weights.get_unchecked(position);
                 }
-                add_products::<S, E, R, N>(&mut sums, &factors, values);
-                values = values.add(self.stride);
+                add_products::<S, _, R, N>(&mut sums, &factors, &values);
+                values.codes = values.codes.wrapping_add(row_bytes);
+                values.scales = values.scales.wrapping_add(SCALE_COLUMNS);
             }
             for (sums, output) in sums.iter().zip(&mut self.output) {
                 for (n, sum) in sums.iter().enumerate() {

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::kv::{KvElement, KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
-use super::page::{BLOCK_COLUMNS, Element, Scores, WeighValues};
+use super::page::{BLOCK_COLUMNS, Element, F16, F32, Q4, Q8, Scores, WeighValues};
 use super::state::{Merge, MergeOutput, PerPosition, Softmax};
 use super::{Alibi, QueryRow, ScoreRule, attention_state_len};
 use crate::Kernels;
@@ -79,8 +79,10 @@ impl Page<'_> {
             return;
         };
         match self.layout.element {
-            KvElement::F16 => self.attend_rows::<u16, R>(tile, states),
-            KvElement::F32 => self.attend_rows::<f32, R>(tile, states),
+            KvElement::F16 => self.attend_rows::<F16, R>(tile, states),
+            KvElement::F32 => self.attend_rows::<F32, R>(tile, states),
+            KvElement::Q8_0 => self.attend_rows::<Q8, R>(tile, states),
+            KvElement::Q4 => self.attend_rows::<Q4, R>(tile, states),
         }
     }
 
@@ -90,6 +92,7 @@ impl Page<'_> {
         let end = tile.iter().map(|row| row.end).max().unwrap_or(0);
         let mut weights = [[0.0; SEGMENT_POSITIONS]; R];
         self.kernels.run(Scores::<E, R> {
+            layout: self.layout,
             keys,
             queries: tile.map(|row| row.q),
             panels: start / PANEL_POSITIONS..end.div_ceil(PANEL_POSITIONS),
@@ -142,8 +145,8 @@ impl Page<'_> {
         let after = tile.map(|row| row.start.max(shared.end)..row.end);
         self.weigh_rows::<E, R>(values, &before, weights, output, columns.clone());
         self.kernels.run(WeighValues::<E, R> {
+            layout: self.layout,
             values,
-            stride: self.layout.v_stride(),
             positions: shared,
             weights: weights.each_ref(),
             columns: columns.clone(),
@@ -168,8 +171,8 @@ impl Page<'_> {
             .filter(|(_, positions)| !positions.is_empty())
         {
             self.kernels.run(WeighValues::<E, 1> {
+                layout: self.layout,
                 values,
-                stride: self.layout.v_stride(),
                 positions: positions.clone(),
                 weights: [&weights[r]],
                 columns: columns.clone(),

@@ -9,3 +9,4 @@ pub mod matmul;
 pub mod norm;
 pub mod recurrent;
 pub mod rope;
+pub mod rotation;
