@@ -80,8 +80,10 @@ impl EngineArgs {
                 ActivationsArg::F32 => Activations::F32,
             }),
             kv: match self.kv {
-                KvArg::F16 => KvElement::F16,
                 KvArg::F32 => KvElement::F32,
+                KvArg::F16 => KvElement::F16,
+                KvArg::Q8_0 => KvElement::Q8_0,
+                KvArg::Q4 => KvElement::Q4,
             },
             ..EngineOptions::default()
         }
@@ -96,9 +98,12 @@ pub enum ActivationsArg {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum KvArg {
+    F32,
     #[default]
     F16,
-    F32,
+    #[value(name = "q8_0")]
+    Q8_0,
+    Q4,
 }
 
 /// How tokens are chosen.

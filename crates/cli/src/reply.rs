@@ -175,8 +175,9 @@ impl Speaker {
         ));
         if self.session.saturated() > 0 {
             note(format_args!(
-                "{} numbers were too large for f16; --kv f32 keeps them",
-                self.session.saturated()
+                "{} numbers were too large for {}; --kv f32 keeps them",
+                self.session.saturated(),
+                self.session.engine().options().kv
             ));
         }
     }

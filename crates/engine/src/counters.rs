@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use goldcrest_kernels::KvElement;
 use goldcrest_model::backend::{Interrupted, Probe};
 use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
 
@@ -78,7 +79,7 @@ impl Counters {
 /// Counts one forward call, and passes on to another probe.
 pub(crate) struct CountingProbe<'a, 'p> {
     plan: &'a Plan,
-    kv_element_bytes: usize,
+    kv_element: KvElement,
     phase: Phase,
     /// Positions before the call.
     start: usize,
@@ -99,7 +100,7 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
     ) -> Self {
         CountingProbe {
             plan: engine.plan(),
-            kv_element_bytes: engine.options().kv.bytes(),
+            kv_element: engine.options().kv,
             phase: if rows == 1 { Phase::Decode } else { Phase::Prefill },
             start,
             rows,
@@ -141,7 +142,8 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
 
     fn position_bytes(&self, kv: usize) -> u64 {
         let kv = &self.plan.kvs[kv];
-        (kv.heads * (kv.key_dim + kv.value_dim) * self.kv_element_bytes) as u64
+        let row_bytes = |len| self.kv_element.row_bytes(len);
+        (kv.heads * (row_bytes(kv.key_dim) + row_bytes(kv.value_dim))) as u64
     }
 }
 

@@ -345,7 +345,7 @@ impl Session {
         Ok(())
     }
 
-    /// Numbers of keys and values that were too large for f16 and were stored as its largest, over all tokens ever fed.
+    /// Numbers of keys and values that were too large for their type and were stored as its largest, over all tokens ever fed.
     pub fn saturated(&self) -> u64 {
         self.engine.backend().saturated(&self.state)
     }

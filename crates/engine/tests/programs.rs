@@ -146,7 +146,7 @@ fn steps() -> impl Strategy<Value = Step> {
 fn programs() -> impl Strategy<Value = Program> {
     let options = (
         prop::sample::select(vec![Activations::Q8, Activations::F32]),
-        prop::sample::select(vec![KvElement::F16, KvElement::F32]),
+        prop::sample::select(&KvElement::ALL[..]),
         1..=3_usize,
         prop::sample::select(vec![1, 3, 5, 64_usize]),
     );
@@ -415,8 +415,17 @@ impl Subject {
             let oldest = window.map_or(0, |window| (self.longest + 1).saturating_sub(window));
             self.ids.len().div_ceil(256).saturating_sub(oldest / 256)
         };
-        let element = engine.options().kv.bytes();
-        let page = |heads: usize, key: usize, value: usize| 256 * heads * (key + value.next_multiple_of(16)) * element;
+        let element = engine.options().kv;
+        let codes = |len: usize| match element {
+            KvElement::F32 => len * 4,
+            KvElement::F16 => len * 2,
+            KvElement::Q8_0 => len,
+            KvElement::Q4 => len / 32 * 16 + (len % 32).min(16),
+        };
+        let scales = |len: usize| 2 * len.div_ceil(32) * usize::from(element.is_quantized());
+        let page = |heads: usize, key: usize, value: usize| {
+            256 * heads * (codes(key) + scales(key) + codes(value.next_multiple_of(16)) + scales(value))
+        };
         let kvs = engine.plan().kvs.iter();
         let expected: usize = kvs
             .map(|kv| pages(kv.window) * page(kv.heads, kv.key_dim, kv.value_dim))

@@ -166,6 +166,56 @@ fn quantised_activations_stay_close_and_matter_only_to_quantised_weights() {
     }
 }
 
+/// The case made for quantisation, with its weights as they are.
+fn exact_model() -> &'static Checkpoint {
+    &MODELS[0].1
+}
+
+/// Bounds on the mean KL to f32 keys and values, in nats: twice what was measured.
+const KV_DIVERGENCE: [(KvElement, f64); 3] = [(KvElement::F16, 5e-7), (KvElement::Q8_0, 4e-4), (KvElement::Q4, 1e-1)];
+
+#[test]
+fn stored_keys_and_values_stay_close() {
+    let (exact, _) = run(exact_model(), options(Activations::F32, KvElement::F32), TOKENS);
+    let vocabulary = exact.len() / TOKENS;
+    for (kv, bound) in KV_DIVERGENCE {
+        let (stored, _) = run(exact_model(), options(Activations::F32, kv), TOKENS);
+        let rows = exact.chunks_exact(vocabulary).zip(stored.chunks_exact(vocabulary));
+        let mean = rows.map(|(exact, stored)| divergence(exact, stored)).sum::<f64>() / TOKENS as f64;
+        println!("{kv}: mean KL {mean:.1e}");
+        assert!(mean > 0.0 && mean <= bound, "{kv}: mean KL {mean}");
+    }
+}
+
+#[test]
+fn no_way_of_computing_changes_a_bit_of_quantised_keys_and_values() {
+    for kv in [KvElement::Q8_0, KvElement::Q4] {
+        let scalar = EngineOptions {
+            isa: Some(Isa::Scalar),
+            ..options(Activations::F32, kv)
+        };
+        let (logits, state) = run(exact_model(), scalar, TOKENS);
+        for (isa, threads) in Isa::available().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+            for chunk in [1, 7, TOKENS] {
+                let same = EngineOptions {
+                    isa: Some(isa),
+                    threads: Some(threads),
+                    ..scalar
+                };
+                let (found, found_state) = run(exact_model(), same, chunk);
+                assert!(
+                    bits(&found) == bits(&logits),
+                    "logits with {kv}, {isa}, {threads} threads, chunks of {chunk}"
+                );
+                assert!(
+                    found_state == state,
+                    "state with {kv}, {isa}, {threads} threads, chunks of {chunk}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn weights_keep_their_size_in_memory() {
     let bytes = |checkpoint| engine(checkpoint, options(Activations::Q8, KvElement::F16)).weight_bytes() as u64;

@@ -1,6 +1,7 @@
 //! Speed of attention on one thread: `cargo run --release -p goldcrest-kernels --example attention_speed [ISA]`.
 //!
-//! Decode: rows of one token over 4,096 positions, in GB/s of KV pages, beside a plain read of the same pages. Prefill: 128 tokens over
+//! Decode: rows of one token over 4,096 positions, in millions of positions a second and in GB/s of KV pages, beside a plain read of the
+//! same pages. Prefill: 128 tokens over
 //! 4,096 positions, in GFLOP/s (2 operations per multiply-add of both products). The median of several rounds, by the time that the
 //! thread was on a core (Linux), so that other jobs of the machine count less.
 
@@ -25,17 +26,19 @@ fn main() {
             Err(error) => return eprintln!("{error}"),
         },
     };
-    println!("{}, one thread, f16 pages, {POSITIONS} positions", kernels.isa());
+    println!("{}, one thread, {POSITIONS} positions", kernels.isa());
     for head_dim in [64, 128, 256] {
-        let layout = KvLayout {
-            k_dim: head_dim,
-            v_dim: head_dim,
-            element: KvElement::F16,
-        };
-        for group in [1, 2, 3, 4, 8] {
-            decode(kernels, &layout, group);
+        for element in KvElement::ALL {
+            let layout = KvLayout {
+                k_dim: head_dim,
+                v_dim: head_dim,
+                element,
+            };
+            for group in [1, 2, 3, 4, 8] {
+                decode(kernels, &layout, group);
+            }
+            prefill(kernels, &layout, 128);
         }
-        prefill(kernels, &layout, 128);
     }
 }
 
@@ -112,8 +115,10 @@ fn decode(kernels: Kernels, layout: &KvLayout, group: usize) {
         }
     });
     println!(
-        "head dim {:3}, decode, {group} heads: {:5.1} GB/s; {:5.1} from the cache; plain read {:5.1}",
+        "{:4}, head dim {:3}, decode, {group} heads: {:5.1} M positions/s, {:5.1} GB/s; {:5.1} from the cache; plain read {:5.1}",
+        layout.element.name(),
         layout.k_dim,
+        (pages.len() * SEGMENT_POSITIONS) as f64 / seconds / 1e6,
         gigabytes / seconds,
         gigabytes / cached,
         gigabytes / read
@@ -127,7 +132,8 @@ fn prefill(kernels: Kernels, layout: &KvLayout, tokens: usize) {
     let seconds = median_seconds(|| attend(kernels, layout, &pages, &queries, &mut states));
     let operations = 2 * tokens * POSITIONS * (layout.k_dim + layout.v_dim);
     println!(
-        "head dim {:3}, prefill, {tokens} rows: {:.1} GFLOP/s",
+        "{:4}, head dim {:3}, prefill, {tokens} rows: {:.1} GFLOP/s",
+        layout.element.name(),
         layout.k_dim,
         operations as f64 / seconds / 1e9
     );

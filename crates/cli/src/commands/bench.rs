@@ -56,7 +56,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             "threads": engine.threads(),
             "isa": engine.isa().to_string(),
             "activations": format!("{:?}", engine.activations()).to_lowercase(),
-            "kv": format!("{:?}", engine.options().kv).to_lowercase(),
+            "kv": engine.options().kv.name(),
             "repetitions": args.repetitions,
             "tests": tests,
         });

@@ -78,7 +78,11 @@ impl<'a> Facts<'a> {
                 _ => layers.push((1, layer)),
             }
         }
-        let kv_width: usize = plan.kvs.iter().map(|kv| kv.heads * (kv.key_dim + kv.value_dim)).sum();
+        let f16_bytes = |len| KvElement::F16.row_bytes(len);
+        let kv_bytes = plan
+            .kvs
+            .iter()
+            .map(|kv| kv.heads * (f16_bytes(kv.key_dim) + f16_bytes(kv.value_dim)));
         Facts {
             path,
             spec,
@@ -87,7 +91,7 @@ impl<'a> Facts<'a> {
             bytes: checkpoint.bytes(),
             types,
             layers,
-            kv_bytes_per_token: kv_width * KvElement::F16.bytes(),
+            kv_bytes_per_token: kv_bytes.sum(),
             template_chars: checkpoint.chat_template().map(|template| template.chars().count()),
         }
     }

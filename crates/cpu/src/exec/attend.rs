@@ -8,6 +8,7 @@ use goldcrest_kernels::{
 };
 use goldcrest_model::plan::Op;
 
+use super::rows::over_rows;
 use super::{Call, Row};
 use crate::pool::{Part, Parts, Tiles};
 use crate::{Cpu, CpuError, State};
@@ -24,7 +25,7 @@ struct Attention<'a> {
     layout: KvLayout,
     visible: Visible,
     rule: ScoreRule,
-    /// `[rows, heads · k_dim]`.
+    /// `[rows, heads · k_dim]`, rotated if the keys are.
     query: &'a [f32],
     query_width: usize,
     /// Query heads that share a KV head.
@@ -60,12 +61,22 @@ impl Call<'_, '_> {
             buffers,
             rows: row_places,
             attention: attention_states,
+            rotated,
             ..
         } = &mut *self.scratch;
         attention_states.resize(state_len * cpu.pool.threads(), 0.0);
         let [queries, outputs] = buffers
             .get_disjoint_mut([query.0, out.0])
             .expect("an op's buffers differ");
+        let mut query = &queries[..rows * query_width];
+        if layout.element.is_quantized() {
+            rotated.clear();
+            rotated.extend_from_slice(query);
+            over_rows(&cpu.pool, rotated, query_width, &|_, rows| {
+                cpu.kernels.rotate_signed(rows, layout.k_dim);
+            })?;
+            query = rotated;
+        }
         let attention = Attention {
             cpu,
             states: &*self.states,
@@ -74,7 +85,7 @@ impl Call<'_, '_> {
             layout,
             visible: cache.window.map_or(Visible::All, Visible::Window),
             rule: ScoreRule { scale, softcap },
-            query: &queries[..rows * query_width],
+            query,
             query_width,
             group,
         };
@@ -137,6 +148,9 @@ impl Attention<'_> {
             let heads = out.row_mut(token).chunks_exact_mut(v_dim);
             for (state, head) in states[i * self.group * state_len..].chunks_exact(state_len).zip(heads) {
                 self.cpu.kernels.finish_attention(state, None, head);
+                if self.layout.element.is_quantized() {
+                    self.cpu.kernels.unrotate_signed(head, v_dim);
+                }
             }
         }
     }

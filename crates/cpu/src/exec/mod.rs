@@ -26,6 +26,8 @@ pub struct Scratch {
     ropes: Vec<RopeRows>,
     /// States of attention rows, a stretch for each thread.
     attention: Vec<f32>,
+    /// Queries, or the key and value of a row, on their way to a quantised cache.
+    rotated: Vec<f32>,
 }
 
 /// Whose row of the call it is, and where.
@@ -55,6 +57,7 @@ impl Scratch {
             rows: Vec::with_capacity(max_rows),
             ropes: plan.ropes.iter().map(|_| RopeRows::default()).collect(),
             attention: Vec::new(),
+            rotated: Vec::new(),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::pool::{Parts, Pool};
 const INLINE_ELEMENTS: usize = 16 * 1024;
 
 /// Runs `work(first_row, rows)` over the rows of `data`, split among the threads where that pays.
-fn over_rows(
+pub fn over_rows(
     pool: &Pool,
     data: &mut [f32],
     width: usize,
@@ -84,10 +84,22 @@ impl Call<'_, '_> {
 
     pub fn kv_write(&mut self, kv: KvId, key: BufferId, value: BufferId) -> Result<(), CpuError> {
         let (key_width, value_width) = (self.width(key), self.width(value));
-        let super::Scratch { buffers, rows, .. } = &*self.scratch;
+        let cache = self.program.plan.kvs[kv.0];
+        let quantized = self.cpu.options.kv.is_quantized();
+        let super::Scratch {
+            buffers, rows, rotated, ..
+        } = &mut *self.scratch;
         for (i, row) in rows.iter().enumerate() {
-            let keys = &buffers[key.0][i * key_width..][..key_width];
-            let values = &buffers[value.0][i * value_width..][..value_width];
+            let mut keys = &buffers[key.0][i * key_width..][..key_width];
+            let mut values = &buffers[value.0][i * value_width..][..value_width];
+            if quantized {
+                rotated.clear();
+                rotated.extend(keys.iter().chain(values));
+                let (rotated_keys, rotated_values) = rotated.split_at_mut(key_width);
+                self.cpu.kernels.rotate_signed(rotated_keys, cache.key_dim);
+                self.cpu.kernels.rotate_signed(rotated_values, cache.value_dim);
+                (keys, values) = (rotated_keys, rotated_values);
+            }
             self.states[row.part].write(kv.0, row.position, keys, values);
         }
         Ok(())
