@@ -117,7 +117,7 @@ fn show_tells_what_a_model_is() {
     let facts = json(&output(&["show", &tiny(), "--json"]));
     assert_eq!(facts["hidden"], 64);
     assert_eq!(facts["layers"].as_array().unwrap().len(), 3);
-    assert_eq!(facts["layers"][0]["kv_heads"], 2);
+    assert_eq!(facts["layers"][0][0]["kv_heads"], 2);
     assert_eq!(facts["kv_f16_bytes_per_token"], 3 * 2 * (16 + 16) * 2);
     assert_eq!(facts["tokenizer"]["bos"], 314);
     assert_eq!(facts["chat_template"], true);

@@ -13,7 +13,7 @@ mod weights;
 use std::sync::Mutex;
 
 use goldcrest_format::{Checkpoint, DType, FormatError};
-use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement};
+use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement, RouteError};
 use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe};
 use goldcrest_model::plan::Plan;
 
@@ -61,6 +61,9 @@ pub enum CpuError {
     Weights { tensor: String, source: Box<FormatError> },
     #[error("the tensor '{tensor}' is missing")]
     MissingTensor { tensor: String },
+    /// A router saw what has no order.
+    #[error("row {row} of the call: {source}")]
+    Route { row: usize, source: RouteError },
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
@@ -123,12 +126,12 @@ impl Backend for Cpu {
 
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
         let weights = Weights::load(&plan, checkpoint, &self.pool)?;
-        let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows)?);
+        let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows, self.pool.threads())?);
         Ok(Program { plan, weights, scratch })
     }
 
-    fn state(&self, program: &Program, _capacity: usize) -> Result<State, CpuError> {
-        Ok(State::new(&program.plan, self.options.kv))
+    fn state(&self, program: &Program, capacity: usize) -> Result<State, CpuError> {
+        Ok(State::new(&program.plan, self.options.kv, capacity))
     }
 
     fn max_rows(&self, _program: &Program) -> usize {

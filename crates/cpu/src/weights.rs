@@ -1,15 +1,19 @@
 //! A checkpoint's weights in memory: matrices repacked into panels of 16 rows in one huge-page buffer, vectors as f32.
 
+mod decode;
+
+use std::borrow::Cow;
 use std::sync::Mutex;
 
 use goldcrest_format::{Checkpoint, DType, TensorInfo};
 use goldcrest_kernels::{PANEL_ROWS, PanelType};
 use goldcrest_model::plan::{MatrixId, Plan, VectorId};
-use goldcrest_model::spec::{Matrix, RopeScaling, RowOrder, Vector};
+use goldcrest_model::spec::{Matrix, Rope, RowOrder, Storage, Vector, VectorMap};
 
 use crate::CpuError;
 use crate::buffer::HugeBuffer;
 use crate::pool::{Pool, Tiles};
+use decode::RowDecoder;
 
 /// The panel type for weights of a file's type; `None`: they are decoded to f32.
 pub fn panel_type(dtype: DType) -> Option<PanelType> {
@@ -27,13 +31,66 @@ pub fn panel_type(dtype: DType) -> Option<PanelType> {
     })
 }
 
+/// The panel type of a matrix whose rows are read as they are stored; `None`: its elements are decoded to f32.
+fn stored_panel_type(matrix: &Matrix) -> Option<PanelType> {
+    match matrix.storage {
+        Storage::Rows => panel_type(matrix.dtype),
+        _ => None,
+    }
+}
+
 /// All weights of a plan.
 pub struct Weights {
     panels: HugeBuffer<u8>,
     matrices: Vec<Panels>,
     vectors: Vec<Vec<f32>>,
-    /// inv_freq of each rope with the factor of cos and sin.
-    ropes: Vec<(Vec<f32>, f32)>,
+    ropes: Vec<RopeTable>,
+}
+
+/// inv_freq of a rope, with the factor of cos and sin.
+type Frequencies = (Vec<f32>, f32);
+
+/// The frequencies of one rope.
+pub enum RopeTable {
+    Fixed(Frequencies),
+    /// They depend on the length of the sequence; beside the rope, the divisors of short and of long sequences.
+    ByLength {
+        rope: Rope,
+        divisors: Vec<(Vector, Vec<f32>)>,
+    },
+}
+
+impl RopeTable {
+    fn load(rope: &Rope, checkpoint: &Checkpoint) -> Result<RopeTable, CpuError> {
+        // All regimes of a rope show at one of these lengths.
+        let stored: Vec<&Vector> = [0, usize::MAX]
+            .into_iter()
+            .filter_map(|length| rope.divisors(length))
+            .collect();
+        let mut divisors = Vec::with_capacity(stored.len());
+        for vector in stored {
+            divisors.push((vector.clone(), load_vector(checkpoint, vector)?));
+        }
+        if rope.depends_on_length() {
+            let rope = rope.clone();
+            return Ok(RopeTable::ByLength { rope, divisors });
+        }
+        let values = divisors.first().map_or(&[][..], |(_, values)| values);
+        Ok(RopeTable::Fixed(rope.frequencies(0, values)))
+    }
+
+    /// The frequencies in sequences of at most `length` positions.
+    pub fn frequencies(&self, length: usize) -> Cow<'_, Frequencies> {
+        match self {
+            RopeTable::Fixed(frequencies) => Cow::Borrowed(frequencies),
+            RopeTable::ByLength { rope, divisors } => {
+                let wanted = rope.divisors(length);
+                let values = divisors.iter().find(|(vector, _)| Some(vector) == wanted);
+                let values = values.map_or(&[][..], |(_, values)| values);
+                Cow::Owned(rope.frequencies(length, values))
+            }
+        }
+    }
 }
 
 /// Where a matrix lies in the buffer, and how.
@@ -58,7 +115,7 @@ impl Weights {
         let mut bytes = 0_usize;
         let mut matrices = Vec::with_capacity(plan.matrices.len());
         for matrix in &plan.matrices {
-            let panel_type = panel_type(matrix.dtype).unwrap_or(PanelType::F32);
+            let panel_type = stored_panel_type(matrix).unwrap_or(PanelType::F32);
             let panel_bytes = panel_type.panel_bytes(matrix.cols);
             let panels = Panels {
                 panel_type,
@@ -81,14 +138,8 @@ impl Weights {
             .iter()
             .map(|vector| load_vector(checkpoint, vector))
             .collect::<Result<_, _>>()?;
-        let ropes = plan.ropes.iter().map(|rope| {
-            let divisors = match &rope.scaling {
-                RopeScaling::Divisors(vector) => load_vector(checkpoint, vector)?,
-                _ => Vec::new(),
-            };
-            Ok(rope.frequencies(&divisors))
-        });
-        let ropes = ropes.collect::<Result<_, CpuError>>()?;
+        let ropes = plan.ropes.iter().map(|rope| RopeTable::load(rope, checkpoint));
+        let ropes = ropes.collect::<Result<_, _>>()?;
         Ok(Weights {
             panels: buffer,
             matrices,
@@ -105,7 +156,7 @@ impl Weights {
         &self.vectors[id.0]
     }
 
-    pub fn ropes(&self) -> &[(Vec<f32>, f32)] {
+    pub fn ropes(&self) -> &[RopeTable] {
         &self.ropes
     }
 
@@ -126,7 +177,14 @@ impl Weights {
     }
 }
 
-fn find<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> Result<&'a TensorInfo, CpuError> {
+pub(crate) fn decode(checkpoint: &Checkpoint, info: &TensorInfo, out: &mut [f32]) -> Result<(), CpuError> {
+    checkpoint.decode(info, out).map_err(|source| CpuError::Weights {
+        tensor: info.name.clone(),
+        source: Box::new(source),
+    })
+}
+
+pub(crate) fn find<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> Result<&'a TensorInfo, CpuError> {
     checkpoint.tensor(tensor).ok_or_else(|| CpuError::MissingTensor {
         tensor: tensor.to_string(),
     })
@@ -141,10 +199,11 @@ fn load_matrix(
     pool: &Pool,
 ) -> Result<(), CpuError> {
     let info = find(checkpoint, &matrix.tensor)?;
+    let decoder = RowDecoder::new(checkpoint, info, matrix)?;
     let failed = Mutex::new(None);
     let tiles = Tiles::new(target, panels.panel_bytes, (1, panels.panel_bytes));
     pool.run(&|_| {
-        let mut rows = RowReader::new(checkpoint, info, matrix);
+        let mut rows = RowReader::new(checkpoint, info, matrix, &decoder);
         while let Some(mut tile) = tiles.next() {
             let index = tile.rows().start;
             if let Err(error) = rows.pack_panel(panels, index, tile.row_mut(index)) {
@@ -165,6 +224,7 @@ struct RowReader<'a> {
     checkpoint: &'a Checkpoint,
     info: &'a TensorInfo,
     matrix: &'a Matrix,
+    decoder: &'a RowDecoder<'a>,
     /// 16 rows as the panel type wants them.
     bytes: Vec<u8>,
     /// One row as f32, for types without panels.
@@ -172,11 +232,12 @@ struct RowReader<'a> {
 }
 
 impl<'a> RowReader<'a> {
-    fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Self {
+    fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix, decoder: &'a RowDecoder<'a>) -> Self {
         RowReader {
             checkpoint,
             info,
             matrix,
+            decoder,
             bytes: Vec::new(),
             decoded: Vec::new(),
         }
@@ -187,7 +248,7 @@ impl<'a> RowReader<'a> {
         let rows = PANEL_ROWS.min(panels.outputs - first);
         let row_bytes = panels.panel_type.row_bytes(panels.k);
         self.bytes.resize(rows * row_bytes, 0);
-        let read = if panel_type(self.matrix.dtype).is_some() {
+        let read = if stored_panel_type(self.matrix).is_some() {
             self.read_stored(first, rows, row_bytes)
         } else {
             self.read_decoded(first, rows, panels.k)
@@ -201,23 +262,18 @@ impl<'a> RowReader<'a> {
         Ok(())
     }
 
-    /// The file's row for a row of this matrix.
-    fn source_row(&self, row: usize) -> usize {
-        self.matrix.rows.start + self.matrix.order.source(row)
-    }
-
     fn read_stored(
         &mut self,
         first: usize,
         rows: usize,
         row_bytes: usize,
     ) -> Result<(), goldcrest_format::FormatError> {
-        if self.matrix.order == RowOrder::Plain {
-            let offset = self.source_row(first) as u64 * row_bytes as u64;
+        if self.matrix.order == RowOrder::Plain && self.matrix.rows.is_contiguous() {
+            let offset = self.matrix.source_row(first) as u64 * row_bytes as u64;
             return self.checkpoint.read(self.info, offset, &mut self.bytes);
         }
         for i in 0..rows {
-            let offset = self.source_row(first + i) as u64 * row_bytes as u64;
+            let offset = self.matrix.source_row(first + i) as u64 * row_bytes as u64;
             self.checkpoint
                 .read(self.info, offset, &mut self.bytes[i * row_bytes..][..row_bytes])?;
         }
@@ -227,8 +283,7 @@ impl<'a> RowReader<'a> {
     fn read_decoded(&mut self, first: usize, rows: usize, k: usize) -> Result<(), goldcrest_format::FormatError> {
         self.decoded.resize(k, 0.0);
         for i in 0..rows {
-            self.checkpoint
-                .decode_rows(self.info, self.source_row(first + i), &mut self.decoded)?;
+            self.decoder.decode(first + i, &mut self.decoded)?;
             let target = &mut self.bytes[i * k * 4..][..k * 4];
             for (bytes, value) in target.chunks_exact_mut(4).zip(&self.decoded) {
                 bytes.copy_from_slice(&value.to_le_bytes());
@@ -239,15 +294,19 @@ impl<'a> RowReader<'a> {
 }
 
 fn load_vector(checkpoint: &Checkpoint, vector: &Vector) -> Result<Vec<f32>, CpuError> {
-    let info = find(checkpoint, &vector.tensor)?;
-    let mut stored = vec![0.0; vector.len];
-    checkpoint
-        .decode(info, &mut stored)
-        .map_err(|source| CpuError::Weights {
-            tensor: vector.tensor.clone(),
-            source: Box::new(source),
-        })?;
-    Ok((0..vector.len)
-        .map(|i| stored[vector.order.source(i)] + vector.offset)
-        .collect())
+    let mut stored = Vec::new();
+    for tensor in &vector.tensors {
+        let info = find(checkpoint, tensor)?;
+        let start = stored.len();
+        stored.resize(start + info.elements(), 0.0);
+        decode(checkpoint, info, &mut stored[start..])?;
+    }
+    let map = |x: f32| match vector.map {
+        VectorMap::Plain => x,
+        VectorMap::PlusOne => x + 1.0,
+        VectorMap::NegativeExp => -libm::exp(f64::from(x)) as f32,
+        VectorMap::ExpNegative => libm::exp(f64::from(-x)) as f32,
+        VectorMap::Times(factor) => x * factor,
+    };
+    Ok((0..vector.len()).map(|i| map(stored[vector.source(i)])).collect())
 }

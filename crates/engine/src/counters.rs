@@ -114,7 +114,7 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
     /// Bytes that an op moves: weights once, keys and values as each row sees them.
     fn bytes(&self, op: &Op) -> u64 {
         match *op {
-            Op::Embed { table, .. } => self.weight_bytes(table.0, self.rows),
+            Op::Embed { table, .. } | Op::EmbedPosition { table, .. } => self.weight_bytes(table.0, self.rows),
             Op::MatMul { weight, out, .. } => {
                 let idle = self.plan.buffer(out).rows == Rows::Wanted && self.wanted == 0;
                 if idle {
@@ -122,6 +122,15 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
                 } else {
                     self.weight_bytes(weight.0, self.plan.matrix(weight).outputs())
                 }
+            }
+            Op::HeadMatMul { first, heads, .. } => {
+                let bytes = |matrix: usize| self.weight_bytes(matrix, self.plan.matrices[matrix].outputs());
+                (first.0..first.0 + heads).map(bytes).sum()
+            }
+            Op::Experts { experts, ids, .. } => self.expert_bytes(experts.0, self.plan.buffer(ids).width),
+            Op::LinearState { memory, .. } | Op::Scan { memory, .. } | Op::Conv { memory, .. } => {
+                // Read and written once a row.
+                (2 * self.rows * self.plan.recurrents[memory.0].len * size_of::<f32>()) as u64
             }
             Op::KvWrite { kv, .. } => self.position_bytes(kv.0) * self.rows as u64,
             Op::Attend { kv, .. } => {
@@ -138,6 +147,19 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
     fn weight_bytes(&self, matrix: usize, rows: usize) -> u64 {
         let matrix = &self.plan.matrices[matrix];
         matrix.dtype.bytes(matrix.cols as u64).unwrap_or(0) * rows as u64
+    }
+
+    /// What the chosen experts of all rows weigh, if no two rows chose the same, and all experts if that is less.
+    fn expert_bytes(&self, bank: usize, top_k: usize) -> u64 {
+        let bank = &self.plan.experts[bank];
+        let linears = bank.gate.iter().chain([&bank.up, &bank.down]);
+        let one: u64 = linears
+            .map(|linears| {
+                let matrix = linears.matrices.start;
+                self.weight_bytes(matrix, self.plan.matrices[matrix].outputs())
+            })
+            .sum();
+        one * bank.count.min(self.rows * top_k) as u64
     }
 
     fn position_bytes(&self, kv: usize) -> u64 {

@@ -9,7 +9,7 @@ use goldcrest::prompts::Prompts;
 use goldcrest_engine::{Engine, KvElement, ModelSpec, Plan};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
-use goldcrest_model::spec::{Ffn, Layer, Mixer};
+use goldcrest_model::spec::{Block, Layer, Visible};
 use goldcrest_text::Tokenizer;
 use serde_json::{Value, json};
 
@@ -172,40 +172,102 @@ impl<'a> Facts<'a> {
     }
 }
 
+fn blocks(layer: &Layer) -> impl Iterator<Item = &Block> {
+    let branches = layer.sublayers.iter().flat_map(|sublayer| &sublayer.branches);
+    branches.map(|branch| &branch.block)
+}
+
 fn layer_text(layer: &Layer) -> String {
-    let Mixer::Attention(attention) = &layer.mixer.block;
-    let Ffn::Dense(ffn) = &layer.ffn.block;
-    let window = attention
-        .window
-        .map_or(String::new(), |window| format!(", window {window}"));
-    let rope = attention
-        .rope
-        .as_ref()
-        .map_or("no rope".to_owned(), |rope| format!("rope {rope}"));
-    format!(
-        "attention {} heads of {}, {} for keys and values{window}, {rope}; ffn {} {:?}",
-        attention.heads,
-        attention.head_dim,
-        attention.kv_heads,
-        ffn.up.weight.outputs(),
-        ffn.activation
-    )
+    blocks(layer).map(block_text).collect::<Vec<_>>().join("; ")
+}
+
+fn block_text(block: &Block) -> String {
+    match block {
+        Block::Attention(attention) => format!(
+            "attention {} heads of {}, {} for keys and values, {}, {}",
+            attention.heads,
+            attention.key_dim,
+            attention.kv_heads,
+            seen(attention.rule.visible),
+            attention
+                .rope
+                .as_ref()
+                .map_or("no rope".to_owned(), |rope| format!("rope {rope}"))
+        ),
+        Block::Mla(mla) => format!(
+            "latent attention {} heads of {} + {}, latent {}, {}",
+            mla.heads,
+            mla.nope_dim,
+            mla.rope_dim,
+            mla.latent_dim,
+            seen(mla.rule.visible)
+        ),
+        Block::DeltaNet(net) => format!(
+            "delta net {} heads of {} × {}, {} for keys",
+            net.value_heads, net.key_dim, net.value_dim, net.key_heads
+        ),
+        Block::Mamba(mamba) => format!("mamba {} channels, state {}", mamba.channels, mamba.state_dim),
+        Block::Mamba2(mamba) => format!(
+            "mamba-2 {} heads of {}, state {}",
+            mamba.heads, mamba.head_dim, mamba.state_dim
+        ),
+        Block::Lightning(lightning) => format!(
+            "lightning attention {} heads of {}",
+            lightning.heads, lightning.head_dim
+        ),
+        Block::ShortConv(conv) => format!("convolution of {} rows", conv.conv.kernel),
+        Block::Dense(ffn) => format!("ffn {} {:?}", ffn.up.weight.outputs(), ffn.activation),
+        Block::Moe(moe) => format!(
+            "{} of {} experts of {} {:?}{}",
+            moe.router.rule.top_k,
+            moe.experts.up.len(),
+            moe.experts.up.first().map_or(0, |up| up.weight.outputs()),
+            moe.experts.activation,
+            if moe.shared.is_some() { " and a shared one" } else { "" }
+        ),
+    }
+}
+
+fn seen(visible: Visible) -> String {
+    match visible {
+        Visible::All => "all positions".to_owned(),
+        Visible::Window(positions) => format!("window {positions}"),
+        Visible::Chunk(positions) => format!("chunks of {positions}"),
+    }
 }
 
 fn layer_json(layer: &Layer) -> Value {
-    let Mixer::Attention(attention) = &layer.mixer.block;
-    let Ffn::Dense(ffn) = &layer.ffn.block;
-    json!({
-        "heads": attention.heads,
-        "kv_heads": attention.kv_heads,
-        "head_dim": attention.head_dim,
-        "window": attention.window,
-        "rope": attention.rope.as_ref().map(ToString::to_string),
-        "query_key_norm": attention.query_norm.is_some(),
-        "bias": attention.query.bias.is_some(),
-        "ffn": ffn.up.weight.outputs(),
-        "activation": format!("{:?}", ffn.activation),
-    })
+    blocks(layer).map(block_json).collect()
+}
+
+fn block_json(block: &Block) -> Value {
+    match block {
+        Block::Attention(attention) => json!({
+            "kind": "attention",
+            "heads": attention.heads,
+            "kv_heads": attention.kv_heads,
+            "key_dim": attention.key_dim,
+            "value_dim": attention.value_dim,
+            "window": attention.rule.visible.window(),
+            "rope": attention.rope.as_ref().map(ToString::to_string),
+            "query_norm": attention.query_norm.is_some(),
+            "bias": attention.query.bias.is_some(),
+        }),
+        Block::Dense(ffn) => json!({
+            "kind": "ffn",
+            "width": ffn.up.weight.outputs(),
+            "activation": format!("{:?}", ffn.activation),
+        }),
+        Block::Moe(moe) => json!({
+            "kind": "experts",
+            "experts": moe.experts.up.len(),
+            "top_k": moe.router.rule.top_k,
+            "width": moe.experts.up.first().map_or(0, |up| up.weight.outputs()),
+            "activation": format!("{:?}", moe.experts.activation),
+            "shared": moe.shared.is_some(),
+        }),
+        other => json!({ "kind": block_text(other) }),
+    }
 }
 
 fn tokenizer_text(tokenizer: &Tokenizer) -> String {

@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    KvLayout, QueryRow, ScoreRule, Visible, attention_state_len, clear_attention_states, visible_segments,
+    Alibi, KvLayout, QueryRow, ScoreRule, Visible, attention_state_len, clear_attention_states, visible_segments,
     visible_slots,
 };
 use goldcrest_model::plan::Op;
+use goldcrest_model::spec;
 
 use super::rows::over_rows;
 use super::{Call, Row};
@@ -25,6 +26,10 @@ struct Attention<'a> {
     layout: KvLayout,
     visible: Visible,
     rule: ScoreRule,
+    /// One a query head.
+    sinks: Option<&'a [f32]>,
+    alibi: bool,
+    heads: usize,
     /// `[rows, heads · k_dim]`, rotated if the keys are.
     query: &'a [f32],
     query_width: usize,
@@ -37,8 +42,11 @@ impl Call<'_, '_> {
         let Op::Attend {
             kv,
             heads,
+            visible,
             scale,
             softcap,
+            sinks,
+            alibi,
             query,
             out,
         } = *op
@@ -83,8 +91,11 @@ impl Call<'_, '_> {
             rows: row_places,
             kv: kv.0,
             layout,
-            visible: cache.window.map_or(Visible::All, Visible::Window),
+            visible: kernel_visible(visible),
             rule: ScoreRule { scale, softcap },
+            sinks: sinks.map(|id| self.program.weights.vector(id)),
+            alibi,
+            heads,
             query,
             query_width,
             group,
@@ -146,8 +157,10 @@ impl Attention<'_> {
         }
         for (i, token) in tokens.enumerate() {
             let heads = out.row_mut(token).chunks_exact_mut(v_dim);
-            for (state, head) in states[i * self.group * state_len..].chunks_exact(state_len).zip(heads) {
-                self.cpu.kernels.finish_attention(state, None, head);
+            let states = states[i * self.group * state_len..].chunks_exact(state_len);
+            for (j, (state, head)) in states.zip(heads).enumerate() {
+                let sink = self.sinks.map(|sinks| sinks[kv_head * self.group + j]);
+                self.cpu.kernels.finish_attention(state, sink, head);
                 if self.layout.element.is_quantized() {
                     self.cpu.kernels.unrotate_signed(head, v_dim);
                 }
@@ -159,11 +172,33 @@ impl Attention<'_> {
     fn query_row(&self, tokens: &Range<usize>, kv_head: usize, segment: usize, index: usize) -> QueryRow<'_> {
         let token = tokens.start + index / self.group;
         let head = kv_head * self.group + index % self.group;
+        let position = self.rows[token].position;
         let q = &self.query[token * self.query_width + head * self.layout.k_dim..][..self.layout.k_dim];
         QueryRow {
             q,
-            visible: visible_slots(self.rows[token].position, self.visible, segment),
-            alibi: None,
+            alibi: self
+                .alibi
+                .then(|| Alibi::new(alibi_slope(head, self.heads), position, segment)),
+            visible: visible_slots(position, self.visible, segment),
         }
     }
+}
+
+fn kernel_visible(visible: spec::Visible) -> Visible {
+    match visible {
+        spec::Visible::All => Visible::All,
+        spec::Visible::Window(positions) => Visible::Window(positions),
+        spec::Visible::Chunk(positions) => Visible::Chunk(positions),
+    }
+}
+
+/// The slope of a head (Press et al. 2021): a geometric row down to 2⁻⁸ for a power of two heads; between two powers, the steps between.
+fn alibi_slope(head: usize, heads: usize) -> f32 {
+    let whole = 1 << heads.ilog2();
+    let (step, index) = if head < whole {
+        (8.0 / whole as f64, head + 1)
+    } else {
+        (4.0 / whole as f64, 2 * (head - whole) + 1)
+    };
+    libm::exp2(-step * index as f64) as f32
 }

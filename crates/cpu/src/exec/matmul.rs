@@ -38,10 +38,7 @@ impl Call<'_, '_> {
         } else {
             &mut buffers[product.out.0]
         };
-        let parts = Parts::of_columns(&mut out[..len], panels.outputs, PANEL_ROWS, cpu.pool.threads());
-        cpu.pool
-            .run(&|thread| multiply(cpu, program, &panels, packed, bias, parts.take(thread)))?;
-        Ok(())
+        run_product(cpu, program, &Weighted { panels, bias }, packed, &mut out[..len])
     }
 
     /// Packs the rows of `input`, unless the product before has.
@@ -60,23 +57,49 @@ impl Call<'_, '_> {
             packed_of,
             ..
         } = &mut *self.scratch;
-        let x = &buffers[input.0][..rows * k];
-        packed.reset(kind, rows, k);
-        if rows <= GROUP_ROWS_MAX {
-            packed.groups_mut().for_each(|group| pack_group(cpu, group, x, k));
-        } else {
-            let mut groups: Vec<Option<ActivationGroupMut>> = packed.groups_mut().map(Some).collect();
-            let tiles = Tiles::new(&mut groups, 1, (1, 1));
-            cpu.pool.run(&|_| {
-                while let Some(mut tile) = tiles.next() {
-                    let group = tile.row_mut(tile.rows().start).iter_mut().find_map(Option::take);
-                    group.into_iter().for_each(|group| pack_group(cpu, group, x, k));
-                }
-            })?;
-        }
+        pack_rows(cpu, kind, &buffers[input.0][..rows * k], k, packed)?;
         *packed_of = Some((input, kind));
         Ok(())
     }
+}
+
+/// Packs `x`, rows of `k` values, on all threads where that pays.
+pub fn pack_rows(cpu: &Cpu, kind: ActivationType, x: &[f32], k: usize, packed: &mut Packed) -> Result<(), CpuError> {
+    packed.reset(kind, x.len().checked_div(k).unwrap_or(0), k);
+    if packed.rows() <= GROUP_ROWS_MAX {
+        packed.groups_mut().for_each(|group| pack_group(cpu, group, x, k));
+        return Ok(());
+    }
+    let mut groups: Vec<Option<ActivationGroupMut>> = packed.groups_mut().map(Some).collect();
+    let tiles = Tiles::new(&mut groups, 1, (1, 1));
+    cpu.pool.run(&|_| {
+        while let Some(mut tile) = tiles.next() {
+            let group = tile.row_mut(tile.rows().start).iter_mut().find_map(Option::take);
+            group.into_iter().for_each(|group| pack_group(cpu, group, x, k));
+        }
+    })?;
+    Ok(())
+}
+
+/// A matrix with its bias.
+#[derive(Clone, Copy)]
+pub struct Weighted<'a> {
+    pub panels: Panels,
+    pub bias: Option<&'a [f32]>,
+}
+
+/// `out = W · x + bias` for the rows packed, on all threads; `out` is `[rows, outputs]`.
+pub fn run_product(
+    cpu: &Cpu,
+    program: &Program,
+    weighted: &Weighted,
+    packed: &Packed,
+    out: &mut [f32],
+) -> Result<(), CpuError> {
+    let parts = Parts::of_columns(out, weighted.panels.outputs, PANEL_ROWS, cpu.pool.threads());
+    cpu.pool
+        .run(&|thread| multiply(cpu, program, weighted, packed, (parts.take(thread), 0)))?;
+    Ok(())
 }
 
 fn pack_group(cpu: &Cpu, group: ActivationGroupMut, x: &[f32], k: usize) {
@@ -84,9 +107,20 @@ fn pack_group(cpu: &Cpu, group: ActivationGroupMut, x: &[f32], k: usize) {
     group.pack(cpu.kernels, &x[first * k..][..rows * k]);
 }
 
-/// One thread's share: all rows, the columns of `out`. Rows go by in chunks that stay in the cache; within one, each panel is read once.
-fn multiply(cpu: &Cpu, program: &Program, panels: &Panels, packed: &Packed, bias: Option<&[f32]>, mut out: Part<f32>) {
-    let columns = out.columns();
+/// One thread's share: all rows, the columns of `out`, of which `base` is the matrix's first output. Rows go by in chunks that stay in the
+/// cache; within one, each panel is read once.
+pub fn multiply(
+    cpu: &Cpu,
+    program: &Program,
+    weighted: &Weighted,
+    packed: &Packed,
+    (mut out, base): (Part<f32>, usize),
+) {
+    let Weighted { panels, bias } = weighted;
+    let columns = out.columns().start - base..out.columns().end - base;
+    if columns.is_empty() {
+        return; // a thread without a share may stand in the middle of a panel
+    }
     let groups_per_chunk = (ROW_CHUNK_BYTES / (GROUP_ROWS_MAX * panels.k * 4).max(1)).max(1);
     let groups = packed.groups().len();
     for chunk in (0..groups).step_by(groups_per_chunk) {

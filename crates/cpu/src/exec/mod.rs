@@ -1,7 +1,11 @@
 //! Runs the ops of a plan, one after the other, each on all threads.
 
 mod attend;
+mod elementwise;
+mod experts;
+mod heads;
 mod matmul;
+mod recurrent;
 mod rows;
 
 use std::sync::PoisonError;
@@ -28,6 +32,11 @@ pub struct Scratch {
     attention: Vec<f32>,
     /// Queries, or the key and value of a row, on their way to a quantised cache.
     rotated: Vec<f32>,
+    experts: experts::ExpertScratch,
+    /// One row of a table.
+    line: Vec<f32>,
+    /// Heads with a matrix of their own, one a thread.
+    heads: Vec<heads::HeadScratch>,
 }
 
 /// Whose row of the call it is, and where.
@@ -45,7 +54,7 @@ struct RopeRows {
 }
 
 impl Scratch {
-    pub fn new(plan: &Plan, max_rows: usize) -> Result<Scratch, AllocError> {
+    pub fn new(plan: &Plan, max_rows: usize, threads: usize) -> Result<Scratch, AllocError> {
         let buffers = plan.buffers.iter().enumerate().map(|(i, buffer)| {
             let width = if BufferId(i) == plan.logits { 0 } else { buffer.width };
             AlignedVec::zeroed(max_rows.saturating_mul(width))
@@ -58,6 +67,9 @@ impl Scratch {
             ropes: plan.ropes.iter().map(|_| RopeRows::default()).collect(),
             attention: Vec::new(),
             rotated: Vec::new(),
+            experts: experts::ExpertScratch::default(),
+            line: Vec::new(),
+            heads: (0..threads).map(|_| heads::HeadScratch::default()).collect(),
         })
     }
 
@@ -69,16 +81,19 @@ impl Scratch {
             let positions = state.length()..state.length() + tokens.ids.len();
             self.rows.extend(positions.map(|position| Row { part, position }));
         }
-        for (rope, (frequencies, factor)) in self.ropes.iter_mut().zip(program.weights.ropes()) {
-            rope.cos.clear();
-            rope.sin.clear();
-            for row in &self.rows {
-                for frequency in frequencies {
-                    // The reference forms the angle in f32; sine and cosine of that are exact to f32.
-                    let angle = f64::from(row.position as f32 * frequency);
-                    let (sin, cos) = libm::sincos(angle);
-                    rope.cos.push(cos as f32 * factor);
-                    rope.sin.push(sin as f32 * factor);
+        for (scratch, rope) in self.ropes.iter_mut().zip(program.weights.ropes()) {
+            scratch.cos.clear();
+            scratch.sin.clear();
+            for (tokens, state) in batch.parts.iter().zip(states) {
+                let (frequencies, factor) = &*rope.frequencies(state.capacity());
+                for position in state.length()..state.length() + tokens.ids.len() {
+                    for frequency in frequencies {
+                        // The reference forms the angle in f32; sine and cosine of that are exact to f32.
+                        let angle = f64::from(position as f32 * frequency);
+                        let (sin, cos) = libm::sincos(angle);
+                        scratch.cos.push(cos as f32 * factor);
+                        scratch.sin.push(sin as f32 * factor);
+                    }
                 }
             }
         }
@@ -158,6 +173,7 @@ impl Call<'_, '_> {
     fn op(&mut self, op: &Op) -> Result<(), CpuError> {
         match *op {
             Op::Embed { table, scale, out } => self.embed(table, scale, out),
+            Op::EmbedPosition { table, out } => self.embed_position(table, out),
             Op::Boundary { .. } => Ok(()),
             Op::Norm {
                 norm,
@@ -178,11 +194,32 @@ impl Call<'_, '_> {
                 input,
                 out,
             }),
+            Op::HeadMatMul {
+                first,
+                heads,
+                input,
+                out,
+            } => self.head_matmul(first, heads, input, out),
             Op::Rope { rope, heads, buffer } => self.rope(rope, heads, buffer),
+            Op::ScaleByPosition { scale, buffer } => self.scale_by_position(scale, buffer),
             Op::KvWrite { kv, key, value } => self.kv_write(kv, key, value),
             Op::Attend { .. } => self.attend(op),
+            Op::Conv { .. } => self.conv(op),
+            Op::LinearState { .. } => self.linear_state(op),
+            Op::Scan { .. } => self.scan(op),
+            Op::Route { .. } => self.route(op),
+            Op::Experts { .. } => self.experts(op),
             Op::Activate { activation, gate, up } => self.activate(activation, gate, up),
-            Op::Add { stream, input } => self.add(stream, input),
+            Op::Scale { buffer, factors } => self.scale(buffer, factors),
+            Op::Clamp { low, high, buffer } => self.clamp(low, high, buffer),
+            Op::Copy { input, out } => self.copy(input, out),
+            Op::Concat {
+                heads,
+                first,
+                second,
+                out,
+            } => self.concat(heads, [first, second], out),
+            Op::Add { out, input, scale } => self.add(out, input, scale),
             Op::Want { input, out } => self.want(input, out),
             Op::Softcap { cap, buffer } => self.softcap(cap, buffer),
         }
@@ -238,7 +275,33 @@ impl Call<'_, '_> {
     }
 }
 
+/// The buffers of a call but one, to be read while that one is written.
+struct Reads<'a> {
+    before: &'a [AlignedVec<f32>],
+    after: &'a [AlignedVec<f32>],
+}
+
+impl<'a> Reads<'a> {
+    /// The first `len` elements of a buffer, which is not the one that is written.
+    fn get(&self, id: BufferId, len: usize) -> &'a [f32] {
+        let written = self.before.len();
+        let buffer = match id.0 < written {
+            true => &self.before[id.0],
+            false => &self.after[id.0 - written - 1],
+        };
+        &buffer[..len]
+    }
+}
+
 impl Scratch {
+    /// The buffer `write`, which is not the logits, and all others.
+    fn split(&mut self, write: BufferId) -> (Reads<'_>, &mut [f32]) {
+        self.forget_packed(write);
+        let (before, rest) = self.buffers.split_at_mut(write.0);
+        let (write, after) = rest.split_first_mut().expect("a plan's buffers are its own");
+        (Reads { before, after }, write)
+    }
+
     fn forget_packed(&mut self, written: BufferId) {
         if self.packed_of.is_some_and(|(packed, _)| packed == written) {
             self.packed_of = None;

@@ -1,8 +1,8 @@
 //! Ops that work on each row by itself.
 
-use goldcrest_kernels::{Activation as KernelActivation, Kernels};
+use goldcrest_kernels::Kernels;
 use goldcrest_model::plan::{BufferId, KvId, MatrixId, NormId, RopeId};
-use goldcrest_model::spec::{Activation, NormKind};
+use goldcrest_model::spec::NormKind;
 
 use super::Call;
 use crate::CpuError;
@@ -47,13 +47,34 @@ impl Call<'_, '_> {
         Ok(())
     }
 
+    pub fn embed_position(&mut self, table: MatrixId, out: BufferId) -> Result<(), CpuError> {
+        let (cpu, program) = (self.cpu, self.program);
+        let panels = program.weights.matrix(table);
+        let width = self.width(out);
+        let len = self.row_count(out) * width;
+        let super::Scratch {
+            buffers, rows, line, ..
+        } = &mut *self.scratch;
+        line.resize(width, 0.0);
+        for (row, stream) in rows.iter().zip(buffers[out.0][..len].chunks_exact_mut(width)) {
+            program.weights.row(&panels, row.position, line);
+            cpu.kernels.add(stream, line);
+        }
+        self.scratch.forget_packed(out);
+        Ok(())
+    }
+
     pub fn norm(&mut self, norm: NormId, groups: usize, input: BufferId, out: BufferId) -> Result<(), CpuError> {
         let (cpu, program) = (self.cpu, self.program);
         let used = &program.plan.norms[norm.0];
-        let weight = program.weights.vector(used.weight);
-        let width = self.width(out);
+        let weight = used.weight.map(|id| program.weights.vector(id));
+        let bias = used.bias.map(|id| program.weights.vector(id));
+        let (width, eps) = (self.width(out), used.norm.eps);
+        let part = width / groups;
         let norm_rows = |rows: &mut [f32]| match used.norm.kind {
-            NormKind::Rms => cpu.kernels.rms_norm(rows, width / groups, Some(weight), used.norm.eps),
+            NormKind::Rms => cpu.kernels.rms_norm(rows, part, weight, eps),
+            NormKind::Layer => cpu.kernels.layer_norm(rows, part, weight, bias, eps),
+            NormKind::Unit => cpu.kernels.l2_norm(rows, part, eps),
         };
         if input == out {
             return over_rows(&cpu.pool, self.buffer_mut(out), width, &|_, rows| norm_rows(rows));
@@ -68,7 +89,7 @@ impl Call<'_, '_> {
     pub fn rope(&mut self, rope: RopeId, heads: usize, buffer: BufferId) -> Result<(), CpuError> {
         let cpu = self.cpu;
         let width = self.width(buffer);
-        let half = self.program.weights.ropes()[rope.0].0.len();
+        let half = self.program.plan.ropes[rope.0].rotary / 2;
         self.scratch.forget_packed(buffer);
         let len = self.row_count(buffer) * width;
         let super::Scratch { buffers, ropes, .. } = &mut *self.scratch;
@@ -103,30 +124,6 @@ impl Call<'_, '_> {
             self.states[row.part].write(kv.0, row.position, keys, values);
         }
         Ok(())
-    }
-
-    pub fn activate(&mut self, activation: Activation, gate: BufferId, up: BufferId) -> Result<(), CpuError> {
-        let cpu = self.cpu;
-        let width = self.width(gate);
-        let kind = match activation {
-            Activation::Silu => KernelActivation::Silu,
-            Activation::Gelu => KernelActivation::GeluErf,
-            Activation::GeluTanh => KernelActivation::GeluTanh,
-        };
-        let (up, gate) = self.two_buffers(up, gate);
-        over_rows(&cpu.pool, gate, width, &|first, rows| {
-            cpu.kernels
-                .activate_gated(kind, rows, &up[first * width..][..rows.len()]);
-        })
-    }
-
-    pub fn add(&mut self, stream: BufferId, input: BufferId) -> Result<(), CpuError> {
-        let cpu = self.cpu;
-        let width = self.width(stream);
-        let (input, stream) = self.two_buffers(input, stream);
-        over_rows(&cpu.pool, stream, width, &|first, rows| {
-            cpu.kernels.add(rows, &input[first * width..][..rows.len()]);
-        })
     }
 
     pub fn want(&mut self, input: BufferId, out: BufferId) -> Result<(), CpuError> {

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::slice;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use goldcrest_kernels::ColumnsMut;
+
 use super::MAX_THREADS;
 
 /// The `part`-th of `parts` contiguous ranges that cover `0..total`, their lengths equal within one. Past the last part: empty.
@@ -127,6 +129,21 @@ impl<T> Part<'_, T> {
             slice::from_raw_parts_mut(
                 self.start.add(row * self.stride + self.columns.start),
                 self.columns.len(),
+            )
+        }
+    }
+}
+
+impl Part<'_, f32> {
+    /// The part as a view for kernels that walk over rows.
+    #[must_use]
+    pub fn columns_mut(&mut self) -> ColumnsMut<'_> {
+        // SAFETY: rows and columns lie inside the matrix and belong to this part alone, which is borrowed mutably.
+        unsafe {
+            ColumnsMut::from_raw_parts(
+                self.start.add(self.rows.start * self.stride + self.columns.start),
+                (self.rows.len(), self.columns.len()),
+                self.stride,
             )
         }
     }

@@ -22,6 +22,8 @@ pub struct State {
     layers: Vec<KvPages>,
     /// In the order of [`Plan::recurrents`].
     memories: Vec<Memory>,
+    /// Most positions that the sequence was declared to have: rotations that depend on the length go by it.
+    capacity: usize,
     /// Committed positions. What lies beyond is invisible.
     length: usize,
     /// Committed numbers that were stored as the largest of the element type.
@@ -31,10 +33,11 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(plan: &Plan, element: KvElement) -> State {
+    pub fn new(plan: &Plan, element: KvElement, capacity: usize) -> State {
         State {
             layers: plan.kvs.iter().map(|kv| KvPages::new(kv, element)).collect(),
             memories: plan.recurrents.iter().map(Memory::new).collect(),
+            capacity,
             length: 0,
             saturated: 0,
             saturated_now: 0,
@@ -49,6 +52,10 @@ impl State {
             saturated_now: 0,
             ..*self
         }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
     pub fn length(&self) -> usize {

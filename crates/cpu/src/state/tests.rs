@@ -25,13 +25,14 @@ fn plan(recurrent: bool) -> Plan {
         ropes: Vec::new(),
         kvs: vec![kv(None), kv(Some(20))],
         recurrents: recurrents.into_iter().map(|len| Recurrent { len }).collect(),
+        experts: Vec::new(),
         ops: Vec::new(),
         logits: BufferId(0),
     }
 }
 
 fn state(recurrent: bool) -> State {
-    State::new(&plan(recurrent), KvElement::F32)
+    State::new(&plan(recurrent), KvElement::F32, 1 << 20)
 }
 
 /// What a forward call does to a state, short of the end: every row writes to every layer and moves every memory on.

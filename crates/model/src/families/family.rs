@@ -1,7 +1,9 @@
 //! What can differ between families of decoders, as data. Every field is a fact about how such models are published.
 
+use super::moe::MoeFacts;
+use super::names::Names;
 use crate::read::Key;
-use crate::spec::Activation;
+use crate::spec::{Activation, NormKind};
 
 /// A family: which files it reads, and its choices.
 #[derive(Clone, Copy, Debug)]
@@ -12,51 +14,198 @@ pub struct Family {
     /// `general.architecture` of GGUF files.
     pub gguf: &'static [&'static str],
     pub names: Names,
-    /// Norms of the checkpoint hold w of `1 + w`. GGUF files hold the sum.
-    pub one_plus_norms: bool,
-    /// Each sublayer's output is normed too (names `attention_post_norm`, `ffn_post_norm`).
-    pub post_norms: bool,
-    /// Each query and key head is normed before the rotation.
-    pub head_norms: bool,
-    /// Embedding rows are multiplied by √hidden.
-    pub embedding_sqrt_hidden: bool,
-    pub qkv_bias: Bias,
-    pub output_bias: Bias,
-    pub mlp_bias: Bias,
-    /// Where the file names none.
-    pub activation: Activation,
-    pub rope_rows: RopeRows,
-    pub rope_layers: RopeLayers,
-    /// Windowed layers rotate by a base of their own, unscaled.
-    pub local_rope: bool,
-    pub windows: Windows,
-    pub attention_scale: AttentionScale,
-    /// Scores and logits may be capped.
-    pub softcaps: bool,
+    /// Beginnings of tensor names that the text model does without: vision towers, further prediction heads.
+    pub ignored: &'static [&'static str],
+    /// Keys of a config that change the model in ways that are not supported, unless they are null, false or 0.
+    pub refused: &'static [&'static str],
+    pub norm: NormFacts,
+    pub blocks: BlockFacts,
+    pub embedding: EmbeddingFacts,
+    pub attention: AttentionFacts,
+    pub ffn: FfnFacts,
+    /// Layers with a router are mixtures of experts.
+    pub moe: MoeFacts,
+    pub head: HeadFacts,
+}
+
+/// A number of the architecture.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    One,
+    /// Of the configuration; absent: 1.
+    Key(Key),
+    /// 1 over that of the configuration; absent: 1.
+    Inverse(Key),
+    /// √hidden
+    SqrtHidden,
+    /// √hidden if the configuration says true here.
+    SqrtHiddenIf(Key),
+    /// That of the configuration over √layers.
+    OverSqrtLayers(Key),
+    /// That of the configuration over hidden.
+    OverHidden(Key),
+}
+
+/// Norms of the stream.
+#[derive(Clone, Copy, Debug)]
+pub struct NormFacts {
+    pub kind: NormKind,
+    pub eps: Key,
+    /// Checkpoints hold w of `1 + w`. GGUF files hold the sum.
+    pub one_plus: bool,
+}
+
+/// How a layer's mixer and feed-forward block are placed.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockFacts {
+    /// Each block's input is normed.
+    pub pre: bool,
+    /// Each block's output is normed before it is added (names `attention_post_norm`, `ffn_post_norm`).
+    pub post: bool,
+    pub parallel: Parallel,
+    /// Multiplies what a block adds.
+    pub residual_scale: Number,
+}
+
+/// Whether mixer and feed-forward block see the same stream, instead of one after the other. A block without a norm of its own shares the
+/// other's.
+#[derive(Clone, Copy, Debug)]
+pub enum Parallel {
+    Never,
+    Always,
+    /// As the configuration says; absent: this.
+    Key(Key, bool),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct EmbeddingFacts {
+    pub scale: Number,
+    /// A learned row for each position is added.
+    pub positions: bool,
+    pub norm: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct HeadFacts {
     /// Whether embedding and head share a table when a Hugging Face config does not say.
     pub tied: bool,
+    pub scale: Number,
+    /// Logits may be capped.
+    pub softcap: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct FfnFacts {
+    /// Where the file names none.
+    pub activation: Activation,
+    pub bias: Bias,
+    /// The matrices of Hugging Face checkpoints have outputs as columns, here and in attention.
+    pub hf_columns: bool,
 }
 
 /// Whether a projection has a bias.
 #[derive(Clone, Copy, Debug)]
 pub enum Bias {
-    Never,
-    Always,
-    /// As this key of the config says (absent: no); in GGUF files, which lack it, as the tensors say.
+    /// As the tensors say.
+    Stored,
+    /// As the tensors say, but not without if this key of the config says true.
     Key(Key),
+    Always,
 }
 
-/// Whether files hold the rows of query and key as halves or as pairs.
+/// Softmax attention.
 #[derive(Clone, Copy, Debug)]
-pub struct RopeRows {
+pub struct AttentionFacts {
+    /// How query, key and value lie in a Hugging Face checkpoint that has them in one matrix.
+    pub qkv: Qkv,
+    /// One KV head if the first of these keys says true and the second does not, whatever the number of KV heads says.
+    pub one_kv_head: Option<[Key; 2]>,
+    pub qkv_bias: Bias,
+    pub output_bias: Bias,
+    /// Norms of queries and keys.
+    pub head_norms: HeadNorms,
+    /// Those norms come after the rotation.
+    pub norm_after_rope: bool,
+    /// Each value head is normed, without a weight.
+    pub value_norm: bool,
+    pub rope: RopeFacts,
+    pub windows: Windows,
+    pub scale: AttentionScale,
+    /// Scores may be capped.
+    pub softcap: bool,
+    /// Slopes instead of rotation.
+    pub alibi: Alibi,
+    pub output_gate: OutputGate,
+    pub position_scale: PositionScaling,
+    /// Multiplies the keys, and so the scores.
+    pub key_scale: Number,
+    /// Multiplies the values.
+    pub value_scale: Number,
+}
+
+/// How query, key and value lie in one matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qkv {
+    /// One after the other, as in all GGUF files.
+    Stacked,
+    /// For each KV head its queries, its key, its value.
+    Grouped,
+}
+
+/// Norms of queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorms {
+    pub kind: HeadNormKind,
+    pub norm: NormKind,
+    /// Only if the configuration says true here. GGUF files say it by their tensors.
+    pub only_if: Option<Key>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNormKind {
+    Never,
+    /// Each head, all by one weight.
+    Shared,
+    /// Each head, by a weight of its own.
+    Own,
+    /// Each head, by weights that a Hugging Face checkpoint holds one by one; their names contain `{h}`.
+    OwnTensors,
+    /// All heads as one row.
+    Row,
+    /// Each head, without a weight.
+    Weightless,
+}
+
+/// How queries and keys rotate.
+#[derive(Clone, Copy, Debug)]
+pub struct RopeFacts {
+    /// Checkpoints hold the rows of query and key as pairs, not halves.
     pub hf_pairs: bool,
     pub gguf_pairs: bool,
+    pub layers: RopeLayers,
+    pub local: LocalRope,
+}
+
+/// How windowed layers rotate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalRope {
+    /// As all do.
+    Same,
+    /// By the base of all, unscaled.
+    Unscaled,
+    /// By a base of their own, unscaled.
+    OwnBase,
 }
 
 /// Which layers rotate.
 #[derive(Clone, Copy, Debug)]
 pub enum RopeLayers {
+    None,
     All,
+    /// Windowed ones; all, if `or_all_without` and there are none.
+    Windowed {
+        or_all_without: bool,
+    },
     /// A list of 0 and 1 (1 = rotates); absent: every `default_period`-th layer does not.
     Listed {
         list: Key,
@@ -77,6 +226,8 @@ pub enum Windows {
     Upper,
     /// All but every n-th layer; n from the config, else this.
     Period(usize),
+    /// Layers that rotate see a chunk.
+    Chunks(Key),
 }
 
 /// What multiplies attention scores.
@@ -84,53 +235,45 @@ pub enum Windows {
 pub enum AttentionScale {
     /// head_dim^−½
     HeadDim,
+    One,
+    /// As the configuration says; absent: head_dim^−½.
+    Key(Key),
     /// `query_pre_attn_scalar`^−½. Files without the key (all GGUF ones): head_dim, but hidden / heads in the model of this many layers,
     /// whose published configuration says so.
-    QueryScalar { hidden_per_head_at_layers: usize },
+    QueryScalar {
+        hidden_per_head_at_layers: usize,
+    },
 }
 
-/// Names of tensors, without `.weight` / `.bias`; `{}` stands for the layer.
+/// Whether scores fall with the distance.
 #[derive(Clone, Copy, Debug)]
-pub struct Names {
-    pub embedding: Name,
-    pub attention_norm: Name,
-    pub query: Name,
-    pub key: Name,
-    pub value: Name,
-    pub output: Name,
-    pub query_norm: Name,
-    pub key_norm: Name,
-    pub attention_post_norm: Name,
-    pub ffn_norm: Name,
-    pub gate: Name,
-    pub up: Name,
-    pub down: Name,
-    pub ffn_post_norm: Name,
-    pub final_norm: Name,
-    pub head: Name,
+pub enum Alibi {
+    Never,
+    Always,
+    /// As the configuration says; absent: no.
+    Key(Key),
 }
 
-/// A tensor's name in Hugging Face checkpoints and in GGUF files.
-pub type Name = (&'static str, &'static str);
+/// A sigmoid that multiplies the mixed values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputGate {
+    None,
+    /// A matrix of its own.
+    Projection,
+    /// After each query head, in the query's matrix.
+    InQuery,
+}
 
-impl Names {
-    /// As Llama spells them, and most after it.
-    pub const LLAMA: Names = Names {
-        embedding: ("model.embed_tokens", "token_embd"),
-        attention_norm: ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
-        query: ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
-        key: ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),
-        value: ("model.layers.{}.self_attn.v_proj", "blk.{}.attn_v"),
-        output: ("model.layers.{}.self_attn.o_proj", "blk.{}.attn_output"),
-        query_norm: ("model.layers.{}.self_attn.q_norm", "blk.{}.attn_q_norm"),
-        key_norm: ("model.layers.{}.self_attn.k_norm", "blk.{}.attn_k_norm"),
-        attention_post_norm: ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
-        ffn_norm: ("model.layers.{}.post_attention_layernorm", "blk.{}.ffn_norm"),
-        gate: ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
-        up: ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
-        down: ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
-        ffn_post_norm: ("model.layers.{}.post_feedforward_layernorm", "blk.{}.post_ffw_norm"),
-        final_norm: ("model.norm", "output_norm"),
-        head: ("lm_head", "output"),
-    };
+/// A factor of the query that grows with the position.
+#[derive(Clone, Copy, Debug)]
+pub enum PositionScaling {
+    None,
+    /// `llama_4_scaling_beta` of the rope parameters, in steps of the original context.
+    RopeBeta,
+    /// Llama 4: in layers without rotation, if `on` says so.
+    Unrotated {
+        on: Key,
+        floor: Key,
+        scale: Key,
+    },
 }

@@ -1,32 +1,77 @@
 //! Llama 1 to 3 and the many models published in its shape (SmolLM, TinyLlama, …): the base that other families change.
 
-use super::{AttentionScale, Bias, Family, Names, RopeLayers, RopeRows, Windows};
+use super::{
+    Alibi, AttentionFacts, AttentionScale, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts, HeadNormKind,
+    HeadNorms, LocalRope, Names, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts, RopeLayers,
+    Windows,
+};
 use crate::read::keys;
-use crate::spec::Activation;
+use crate::spec::{Activation, NormKind};
 
 pub const FAMILY: Family = Family {
     name: "llama",
     hf: &["llama"],
     gguf: &["llama"],
     names: Names::LLAMA,
-    one_plus_norms: false,
-    post_norms: false,
-    head_norms: false,
-    embedding_sqrt_hidden: false,
+    ignored: &[],
+    refused: &[],
+    norm: NormFacts {
+        kind: NormKind::Rms,
+        eps: keys::RMS_EPS,
+        one_plus: false,
+    },
+    blocks: BlockFacts {
+        pre: true,
+        post: false,
+        parallel: Parallel::Never,
+        residual_scale: Number::One,
+    },
+    embedding: EmbeddingFacts {
+        scale: Number::One,
+        positions: false,
+        norm: false,
+    },
+    attention: ATTENTION,
+    ffn: FfnFacts {
+        activation: Activation::Silu,
+        bias: Bias::Key(keys::MLP_BIAS),
+        hf_columns: false,
+    },
+    // Mixtral's, under this architecture's name in GGUF files.
+    moe: super::mixtral::MOE,
+    head: HeadFacts {
+        tied: false,
+        scale: Number::One,
+        softcap: false,
+    },
+};
+
+pub const ATTENTION: AttentionFacts = AttentionFacts {
+    qkv: Qkv::Stacked,
+    one_kv_head: None,
     qkv_bias: Bias::Key(keys::ATTENTION_BIAS),
     output_bias: Bias::Key(keys::ATTENTION_BIAS),
-    mlp_bias: Bias::Key(keys::MLP_BIAS),
-    activation: Activation::Silu,
+    head_norms: HeadNorms {
+        kind: HeadNormKind::Never,
+        norm: NormKind::Rms,
+        only_if: None,
+    },
+    norm_after_rope: false,
+    value_norm: false,
     // The converter to GGUF interleaves the rows of query and key for this architecture.
-    rope_rows: RopeRows {
+    rope: RopeFacts {
         hf_pairs: false,
         gguf_pairs: true,
+        layers: RopeLayers::All,
+        local: LocalRope::Same,
     },
-    rope_layers: RopeLayers::All,
-    local_rope: false,
     // Mistral's window under this architecture's name in GGUF files; a Llama has none.
     windows: Windows::All,
-    attention_scale: AttentionScale::HeadDim,
-    softcaps: false,
-    tied: false,
+    scale: AttentionScale::HeadDim,
+    softcap: false,
+    alibi: Alibi::Never,
+    output_gate: OutputGate::None,
+    position_scale: PositionScaling::None,
+    key_scale: Number::One,
+    value_scale: Number::One,
 };

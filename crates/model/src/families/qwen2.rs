@@ -1,18 +1,20 @@
 //! Qwen 2 and 2.5: Llama with biases on query, key and value, and a window on the upper layers if switched on.
 
-use super::{Bias, Family, RopeRows, Windows, llama};
+use super::{AttentionFacts, Bias, Family, MoeFacts, RopeFacts, Windows, llama};
 
 pub const FAMILY: Family = Family {
     name: "qwen2",
     hf: &["qwen2"],
     gguf: &["qwen2"],
-    qkv_bias: Bias::Always,
-    output_bias: Bias::Never,
-    mlp_bias: Bias::Never,
-    rope_rows: RopeRows {
-        hf_pairs: false,
-        gguf_pairs: false,
+    attention: AttentionFacts {
+        qkv_bias: Bias::Always,
+        rope: RopeFacts {
+            gguf_pairs: false,
+            ..llama::ATTENTION.rope
+        },
+        windows: Windows::Upper,
+        ..llama::ATTENTION
     },
-    windows: Windows::Upper,
+    moe: MoeFacts::QWEN,
     ..llama::FAMILY
 };

@@ -1,26 +1,16 @@
-//! Spec → ops: the one decoder.
+//! Spec → ops: the one decoder. Blocks are lowered in the modules beside this one.
 
-use super::op::{Activations, BufferId, KvId, MatrixId, NormId, Op, RopeId, Rows, VectorId};
-use super::{Buffer, Kv, NormUse, Plan, PlanOptions};
-use crate::spec::{Attention, DenseFfn, Ffn, Linear, Matrix, Mixer, ModelSpec, Norm, Rope, Sublayer, Vector};
+use super::op::{Activations, BufferId, Factors, MatrixId, NormId, Op, RecurrentId, RopeId, Rows, VectorId};
+use super::{Buffer, NormUse, Plan, PlanOptions, Recurrent};
+use crate::spec::{Block, Branch, Layer, Linear, Matrix, ModelSpec, Norm, Residual, Rope, Sublayer, Vector};
 
 pub fn build(spec: &ModelSpec, options: PlanOptions) -> Plan {
     let mut builder = Builder::new(spec, options);
     let stream = builder.buffer("stream", spec.hidden);
-    let table = builder.matrix(&spec.embedding.table);
-    builder.op(Op::Embed {
-        table,
-        scale: spec.embedding.scale,
-        out: stream,
-    });
+    builder.embed(spec, stream);
     for (i, layer) in spec.layers.iter().enumerate() {
         builder.op(Op::Boundary { layer: i, stream });
-        builder.sublayer(stream, &layer.mixer, |builder, mixer, input| match mixer {
-            Mixer::Attention(attention) => builder.attention(attention, input),
-        });
-        builder.sublayer(stream, &layer.ffn, |builder, ffn, input| match ffn {
-            Ffn::Dense(dense) => builder.dense_ffn(dense, input),
-        });
+        builder.layer(i, layer, stream);
     }
     builder.op(Op::Boundary {
         layer: spec.layers.len(),
@@ -29,9 +19,13 @@ pub fn build(spec: &ModelSpec, options: PlanOptions) -> Plan {
     builder.head(spec, stream)
 }
 
-struct Builder {
+pub struct Builder {
     options: PlanOptions,
-    plan: Plan,
+    pub plan: Plan,
+    /// The layer being lowered.
+    pub layer: usize,
+    /// Keys and values of each layer so far that has any.
+    pub kv_of_layer: Vec<(usize, super::KvId)>,
 }
 
 impl Builder {
@@ -47,18 +41,24 @@ impl Builder {
             ropes: Vec::new(),
             kvs: Vec::new(),
             recurrents: Vec::new(),
+            experts: Vec::new(),
             ops: Vec::new(),
             logits: BufferId(0),
         };
-        Builder { options, plan }
+        Builder {
+            options,
+            plan,
+            layer: 0,
+            kv_of_layer: Vec::new(),
+        }
     }
 
-    fn op(&mut self, op: Op) {
+    pub fn op(&mut self, op: Op) {
         self.plan.ops.push(op);
     }
 
     /// A buffer of this name and width; layers share theirs.
-    fn buffer(&mut self, name: &'static str, width: usize) -> BufferId {
+    pub fn buffer(&mut self, name: &'static str, width: usize) -> BufferId {
         self.buffer_of(Buffer {
             name,
             width,
@@ -74,23 +74,25 @@ impl Builder {
         MatrixId(find_or_push(&mut self.plan.matrices, matrix.clone()))
     }
 
-    fn vector(&mut self, vector: &Vector) -> VectorId {
+    pub fn vector(&mut self, vector: &Vector) -> VectorId {
         VectorId(find_or_push(&mut self.plan.vectors, vector.clone()))
     }
 
-    fn rope(&mut self, rope: &Rope) -> RopeId {
+    pub fn rope(&mut self, rope: &Rope) -> RopeId {
         RopeId(find_or_push(&mut self.plan.ropes, rope.clone()))
     }
 
-    fn norm(&mut self, norm: &Norm, groups: usize, input: BufferId, out: BufferId) {
-        let weight = self.vector(&norm.weight);
-        let norm = NormId(find_or_push(
-            &mut self.plan.norms,
-            NormUse {
-                norm: norm.clone(),
-                weight,
-            },
-        ));
+    /// A recurrent memory of this layer.
+    pub fn recurrent(&mut self, len: usize) -> RecurrentId {
+        self.plan.recurrents.push(Recurrent { len });
+        RecurrentId(self.plan.recurrents.len() - 1)
+    }
+
+    pub fn norm(&mut self, norm: &Norm, groups: usize, input: BufferId, out: BufferId) {
+        let weight = norm.weight.as_ref().map(|weight| self.vector(weight));
+        let bias = norm.bias.as_ref().map(|bias| self.vector(bias));
+        let norm = norm.clone();
+        let norm = NormId(find_or_push(&mut self.plan.norms, NormUse { norm, weight, bias }));
         self.op(Op::Norm {
             norm,
             groups,
@@ -99,13 +101,19 @@ impl Builder {
         });
     }
 
-    fn linear(&mut self, linear: &Linear, input: BufferId, out: BufferId) {
+    pub fn linear(&mut self, linear: &Linear, input: BufferId, out: BufferId) {
+        let activations = self.activations(&linear.weight);
+        self.product(linear, activations, input, out);
+    }
+
+    /// A product that sees its input as it is: routers, gates, decays, whose small errors would grow.
+    pub fn exact_linear(&mut self, linear: &Linear, input: BufferId, out: BufferId) {
+        self.product(linear, Activations::F32, input, out);
+    }
+
+    fn product(&mut self, linear: &Linear, activations: Activations, input: BufferId, out: BufferId) {
         let weight = self.matrix(&linear.weight);
         let bias = linear.bias.as_ref().map(|bias| self.vector(bias));
-        let activations = match self.options.activations {
-            Activations::Q8 if (self.options.integer_types)(linear.weight.dtype) => Activations::Q8,
-            _ => Activations::F32,
-        };
         self.op(Op::MatMul {
             weight,
             bias,
@@ -115,96 +123,118 @@ impl Builder {
         });
     }
 
-    /// `stream += post(block(pre(stream)))`.
-    fn sublayer<T>(
-        &mut self,
-        stream: BufferId,
-        sublayer: &Sublayer<T>,
-        block: impl FnOnce(&mut Builder, &T, BufferId) -> BufferId,
-    ) {
-        let input = match &sublayer.pre {
-            None => stream,
+    pub fn activations(&self, matrix: &Matrix) -> Activations {
+        match self.options.activations {
+            Activations::Q8 if (self.options.integer_types)(matrix.dtype) => Activations::Q8,
+            _ => Activations::F32,
+        }
+    }
+
+    /// `buffer · factor`, unless that is 1.
+    pub fn scale(&mut self, buffer: BufferId, factor: f32) {
+        if factor != 1.0 {
+            self.op(Op::Scale {
+                buffer,
+                factors: Factors::One(factor),
+            });
+        }
+    }
+
+    fn embed(&mut self, spec: &ModelSpec, stream: BufferId) {
+        let table = self.matrix(&spec.embedding.table);
+        self.op(Op::Embed {
+            table,
+            scale: spec.embedding.scale,
+            out: stream,
+        });
+        if let Some(positions) = &spec.embedding.positions {
+            let table = self.matrix(positions);
+            self.op(Op::EmbedPosition { table, out: stream });
+        }
+        if let Some(norm) = &spec.embedding.norm {
+            self.norm(norm, 1, stream, stream);
+        }
+    }
+
+    fn layer(&mut self, index: usize, layer: &Layer, stream: BufferId) {
+        self.layer = index;
+        for sublayer in &layer.sublayers {
+            self.sublayer(stream, sublayer);
+        }
+        self.scale(stream, layer.scale);
+    }
+
+    /// See [`Sublayer`].
+    fn sublayer(&mut self, stream: BufferId, sublayer: &Sublayer) {
+        let mut updates = Vec::with_capacity(sublayer.branches.len());
+        for branch in &sublayer.branches {
+            // The first branch's update is complete before the second branch begins: they have a buffer each.
+            let name = if updates.is_empty() { "update" } else { "update_2" };
+            let out = self.buffer(name, self.plan.hidden);
+            self.branch(stream, branch, out);
+            updates.push(out);
+        }
+        let Some((&update, others)) = updates.split_first() else {
+            return;
+        };
+        for &other in others {
+            self.op(Op::Add {
+                out: update,
+                input: other,
+                scale: 1.0,
+            });
+        }
+        if let Some(norm) = &sublayer.post {
+            self.norm(norm, 1, update, update);
+        }
+        if let Residual::NormedInput { scale } = sublayer.residual {
+            let normed = self.buffer("normed", self.plan.hidden);
+            self.op(Op::Copy {
+                input: normed,
+                out: stream,
+            });
+            self.scale(stream, scale);
+        }
+        self.op(Op::Add {
+            out: stream,
+            input: update,
+            scale: sublayer.scale,
+        });
+    }
+
+    fn branch(&mut self, stream: BufferId, branch: &Branch, out: BufferId) {
+        let [scale_in, scale_out] = branch.scales;
+        let normed = self.buffer("normed", self.plan.hidden);
+        let input = match &branch.pre {
+            None if scale_in == 1.0 => stream,
+            None => {
+                self.op(Op::Copy {
+                    input: stream,
+                    out: normed,
+                });
+                normed
+            }
             Some(norm) => {
-                let normed = self.buffer("normed", self.plan.hidden);
                 self.norm(norm, 1, stream, normed);
                 normed
             }
         };
-        let output = block(self, &sublayer.block, input);
-        if let Some(norm) = &sublayer.post {
-            self.norm(norm, 1, output, output);
+        self.scale(input, scale_in);
+        match &branch.block {
+            Block::Attention(attention) => self.attention(attention, input, out),
+            Block::Mla(mla) => self.mla(mla, input, out),
+            Block::DeltaNet(net) => self.delta_net(net, input, out),
+            Block::Mamba(mamba) => self.mamba(mamba, input, out),
+            Block::Mamba2(mamba) => self.mamba2(mamba, input, out),
+            Block::Lightning(lightning) => self.lightning(lightning, input, out),
+            Block::ShortConv(conv) => self.short_conv(conv, input, out),
+            Block::Dense(ffn) => self.dense_ffn(ffn, input, out),
+            Block::Moe(moe) => self.moe(moe, stream, input, out),
         }
-        self.op(Op::Add { stream, input: output });
-    }
-
-    fn attention(&mut self, attention: &Attention, input: BufferId) -> BufferId {
-        let Attention {
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } = *attention;
-        let query = self.buffer("query", heads * head_dim);
-        let key = self.buffer("key", kv_heads * head_dim);
-        let value = self.buffer("value", kv_heads * head_dim);
-        self.linear(&attention.query, input, query);
-        self.linear(&attention.key, input, key);
-        self.linear(&attention.value, input, value);
-        if let Some(norm) = &attention.query_norm {
-            self.norm(norm, heads, query, query);
+        self.scale(out, scale_out);
+        if let Some(norm) = &branch.post {
+            self.norm(norm, 1, out, out);
         }
-        if let Some(norm) = &attention.key_norm {
-            self.norm(norm, kv_heads, key, key);
-        }
-        if let Some(rope) = &attention.rope {
-            let rope = self.rope(rope);
-            self.op(Op::Rope {
-                rope,
-                heads,
-                buffer: query,
-            });
-            self.op(Op::Rope {
-                rope,
-                heads: kv_heads,
-                buffer: key,
-            });
-        }
-        let kv = KvId(self.plan.kvs.len());
-        self.plan.kvs.push(Kv {
-            heads: kv_heads,
-            key_dim: head_dim,
-            value_dim: head_dim,
-            window: attention.window,
-        });
-        self.op(Op::KvWrite { kv, key, value });
-        let mixed = self.buffer("mixed", heads * head_dim);
-        let Attention { scale, softcap, .. } = *attention;
-        self.op(Op::Attend {
-            kv,
-            heads,
-            scale,
-            softcap,
-            query,
-            out: mixed,
-        });
-        let out = self.buffer("update", self.plan.hidden);
-        self.linear(&attention.output, mixed, out);
-        out
-    }
-
-    fn dense_ffn(&mut self, ffn: &DenseFfn, input: BufferId) -> BufferId {
-        let width = ffn.up.weight.outputs();
-        let (gate, up) = (self.buffer("gate", width), self.buffer("up", width));
-        self.linear(&ffn.gate, input, gate);
-        self.linear(&ffn.up, input, up);
-        self.op(Op::Activate {
-            activation: ffn.activation,
-            gate,
-            up,
-        });
-        let out = self.buffer("update", self.plan.hidden);
-        self.linear(&ffn.down, gate, out);
-        out
     }
 
     fn head(mut self, spec: &ModelSpec, stream: BufferId) -> Plan {
@@ -221,6 +251,7 @@ impl Builder {
         });
         self.norm(&spec.final_norm, 1, last, last);
         self.linear(&spec.head.projection, last, logits);
+        self.scale(logits, spec.head.scale);
         if let Some(cap) = spec.head.softcap {
             self.op(Op::Softcap { cap, buffer: logits });
         }

@@ -2,15 +2,23 @@
 //!
 //! The plan knows no device and no bytes. Its text ([`Plan`]'s `Display`) is a model's snapshot in tests.
 
+mod attention;
 mod build;
+mod ffn;
 mod op;
 mod print;
+mod recurrent;
+
+use std::ops::Range;
 
 use goldcrest_format::DType;
 
-use crate::spec::{Matrix, ModelSpec, Norm, Rope, Vector};
+use crate::spec::{Activation, Matrix, ModelSpec, Norm, Rope, Vector};
 
-pub use op::{Activations, BufferId, KvId, MatrixId, NormId, Op, OpKind, RecurrentId, RopeId, Rows, VectorId};
+pub use op::{
+    Activations, BufferId, Decay, ExpertsId, Factors, KvId, MatrixId, NormId, Op, OpKind, RecurrentId, RopeId, Rows,
+    VectorId,
+};
 
 /// Numeric choices of the user, fixed for an engine's life.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +42,7 @@ pub struct Plan {
     pub ropes: Vec<Rope>,
     pub kvs: Vec<Kv>,
     pub recurrents: Vec<Recurrent>,
+    pub experts: Vec<ExpertBank>,
     pub ops: Vec<Op>,
     /// Where the logits of the wanted rows are after the last op.
     pub logits: BufferId,
@@ -48,11 +57,12 @@ pub struct Buffer {
     pub rows: Rows,
 }
 
-/// A norm with its weight's place in [`Plan::vectors`].
+/// A norm with its vectors' places in [`Plan::vectors`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormUse {
     pub norm: Norm,
-    pub weight: VectorId,
+    pub weight: Option<VectorId>,
+    pub bias: Option<VectorId>,
 }
 
 /// Keys and values of one layer of a sequence.
@@ -65,11 +75,32 @@ pub struct Kv {
     pub window: Option<usize>,
 }
 
-/// Recurrent memory of one layer of a sequence: f32 numbers that every row reads and replaces. Zeros before the first row.
+/// Recurrent memory of one layer of a sequence: numbers that every row reads and replaces, zeros at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurrent {
-    /// How many numbers.
+    /// f32 elements.
     pub len: usize,
+}
+
+/// The experts of a layer: matrices and biases in a row, one an expert.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertBank {
+    pub count: usize,
+    pub activation: Activation,
+    pub gate: Option<ExpertLinears>,
+    pub up: ExpertLinears,
+    pub down: ExpertLinears,
+    /// See [`crate::spec::Experts`].
+    pub weigh_input: bool,
+}
+
+/// One projection of every expert of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertLinears {
+    /// Indices into [`Plan::matrices`].
+    pub matrices: Range<usize>,
+    /// Indices into [`Plan::vectors`]; empty without biases.
+    pub biases: Range<usize>,
 }
 
 impl Plan {
@@ -80,6 +111,10 @@ impl Plan {
 
     pub fn matrix(&self, id: MatrixId) -> &Matrix {
         &self.matrices[id.0]
+    }
+
+    pub fn vector(&self, id: VectorId) -> &Vector {
+        &self.vectors[id.0]
     }
 
     pub fn buffer(&self, id: BufferId) -> &Buffer {

@@ -1,6 +1,6 @@
 //! The ops: few, unfused, each with one meaning. Backends may fuse runs of them where the bits stay the same.
 
-use crate::spec::Activation;
+use crate::spec::{Activation, PositionScale, RouteRule, Visible};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),*) => {$(
@@ -24,7 +24,9 @@ ids! {
     /// Index into [`super::Plan::kvs`].
     KvId,
     /// Index into [`super::Plan::recurrents`].
-    RecurrentId
+    RecurrentId,
+    /// Index into [`super::Plan::experts`].
+    ExpertsId
 }
 
 /// Which rows of a call a buffer holds.
@@ -44,11 +46,32 @@ pub enum Activations {
     F32,
 }
 
+/// Factors of a row's columns: each covers an equal share of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Factors {
+    One(f32),
+    /// The same for every row.
+    Vector(VectorId),
+    /// Each row's own.
+    Buffer(BufferId),
+}
+
+/// By what a linear state decays before each row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Decay {
+    /// One factor a head, the same for every row.
+    Vector(VectorId),
+    /// Each row's own: one a head, or one a key dimension of each head.
+    Buffer(BufferId),
+}
+
 /// One step. Shapes: a buffer is `[rows, width]`, a matrix `[outputs, inputs]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// `out = table[id] · scale`.
     Embed { table: MatrixId, scale: f32, out: BufferId },
+    /// `out += table[position]`.
+    EmbedPosition { table: MatrixId, out: BufferId },
     /// The residual stream enters layer `layer` here (or, after the last one, the final norm): the place of taps.
     Boundary { layer: usize, stream: BufferId },
     /// `out = norm(input)`, on each of `groups` equal parts of the row.
@@ -66,100 +89,157 @@ pub enum Op {
         input: BufferId,
         out: BufferId,
     },
+    /// For each of `heads` heads a matrix of its own, `first` and those after it: `out[h] = W[h] · input[h]`.
+    HeadMatMul {
+        first: MatrixId,
+        heads: usize,
+        input: BufferId,
+        out: BufferId,
+    },
     /// Rotates `heads` heads by the row's position, in place.
     Rope {
         rope: RopeId,
         heads: usize,
         buffer: BufferId,
     },
+    /// Multiplies the row by a factor of its position.
+    ScaleByPosition { scale: PositionScale, buffer: BufferId },
     /// Stores the rows' keys and values at their positions.
     KvWrite { kv: KvId, key: BufferId, value: BufferId },
     /// Softmax attention of `heads` query heads over the stored positions.
     Attend {
         kv: KvId,
         heads: usize,
+        visible: Visible,
         scale: f32,
         softcap: Option<f32>,
+        sinks: Option<VectorId>,
+        alibi: bool,
         query: BufferId,
         out: BufferId,
     },
-    /// `gate = activation(gate) · up`.
+    /// Causal depthwise convolution over the last `kernel` rows, in place; `weight` is `[kernel, width]`.
+    Conv {
+        memory: RecurrentId,
+        kernel: usize,
+        weight: VectorId,
+        bias: Option<VectorId>,
+        buffer: BufferId,
+    },
+    /// For each of `heads` heads a matrix `S`: `S ← diag(decay)·S`, `S += key ⊗ v`, `out = Sᵀ·query`, where v is the value, or with
+    /// `beta` the delta rule's `beta·(value − Sᵀ·key)`. Query and key heads are shared by equal groups of heads.
+    LinearState {
+        memory: RecurrentId,
+        heads: usize,
+        key_heads: usize,
+        decay: Decay,
+        beta: Option<BufferId>,
+        query: BufferId,
+        key: BufferId,
+        value: BufferId,
+        out: BufferId,
+    },
+    /// Mamba's selective scan over the channels of `x`; `rate` is `[state_dim, channels]`, `skip` one a channel.
+    Scan {
+        memory: RecurrentId,
+        rate: VectorId,
+        skip: VectorId,
+        x: BufferId,
+        dt: BufferId,
+        b: BufferId,
+        c: BufferId,
+        out: BufferId,
+    },
+    /// Chooses experts for each row: ids (whole numbers) ascending, and their weights.
+    Route {
+        rule: RouteRule,
+        correction: Option<VectorId>,
+        expert_scale: Option<VectorId>,
+        logits: BufferId,
+        ids: BufferId,
+        weights: BufferId,
+    },
+    /// `out = Σ weight · expert(input)` over each row's experts in rising id.
+    Experts {
+        experts: ExpertsId,
+        activations: Activations,
+        ids: BufferId,
+        weights: BufferId,
+        input: BufferId,
+        out: BufferId,
+    },
+    /// `gate = activation(gate) · up`, or `gate = activation(gate)`.
     Activate {
         activation: Activation,
         gate: BufferId,
-        up: BufferId,
+        up: Option<BufferId>,
     },
-    /// `stream += input`.
-    Add { stream: BufferId, input: BufferId },
+    /// `buffer = buffer · factors`.
+    Scale { buffer: BufferId, factors: Factors },
+    /// `x = min(max(x, low), high)`.
+    Clamp { low: f32, high: f32, buffer: BufferId },
+    /// `out = input`.
+    Copy { input: BufferId, out: BufferId },
+    /// For each of `heads` heads: `out[h] = first[h] ‖ second[h]`.
+    Concat {
+        heads: usize,
+        first: BufferId,
+        second: BufferId,
+        out: BufferId,
+    },
+    /// `out += input · scale`.
+    Add { out: BufferId, input: BufferId, scale: f32 },
     /// Copies the rows whose logits are wanted.
     Want { input: BufferId, out: BufferId },
     /// `x = cap · tanh(x / cap)`.
     Softcap { cap: f32, buffer: BufferId },
 }
 
-/// What an op is, for counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum OpKind {
-    Embed,
-    Boundary,
-    Norm,
-    MatMul,
-    Rope,
-    KvWrite,
-    Attend,
-    Activate,
-    Add,
-    Want,
-    Softcap,
+macro_rules! kinds {
+    ($($kind:ident $name:literal),* $(,)?) => {
+        /// What an op is, for counters.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum OpKind { $($kind),* }
+
+        impl OpKind {
+            /// Every kind, in the order of their discriminants.
+            pub const ALL: &[OpKind] = &[$(OpKind::$kind),*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(OpKind::$kind => $name),* }
+            }
+        }
+
+        impl Op {
+            pub fn kind(&self) -> OpKind {
+                match self { $(Op::$kind { .. } => OpKind::$kind),* }
+            }
+        }
+    };
 }
 
-impl OpKind {
-    /// Every kind, in the order of their discriminants.
-    pub const ALL: [OpKind; 11] = [
-        OpKind::Embed,
-        OpKind::Boundary,
-        OpKind::Norm,
-        OpKind::MatMul,
-        OpKind::Rope,
-        OpKind::KvWrite,
-        OpKind::Attend,
-        OpKind::Activate,
-        OpKind::Add,
-        OpKind::Want,
-        OpKind::Softcap,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            OpKind::Embed => "embed",
-            OpKind::Boundary => "boundary",
-            OpKind::Norm => "norm",
-            OpKind::MatMul => "matmul",
-            OpKind::Rope => "rope",
-            OpKind::KvWrite => "kv_write",
-            OpKind::Attend => "attend",
-            OpKind::Activate => "activate",
-            OpKind::Add => "add",
-            OpKind::Want => "want",
-            OpKind::Softcap => "softcap",
-        }
-    }
-}
-
-impl Op {
-    pub fn kind(&self) -> OpKind {
-        match self {
-            Op::Embed { .. } => OpKind::Embed,
-            Op::Boundary { .. } => OpKind::Boundary,
-            Op::Norm { .. } => OpKind::Norm,
-            Op::MatMul { .. } => OpKind::MatMul,
-            Op::Rope { .. } => OpKind::Rope,
-            Op::KvWrite { .. } => OpKind::KvWrite,
-            Op::Attend { .. } => OpKind::Attend,
-            Op::Activate { .. } => OpKind::Activate,
-            Op::Add { .. } => OpKind::Add,
-            Op::Want { .. } => OpKind::Want,
-            Op::Softcap { .. } => OpKind::Softcap,
-        }
-    }
+kinds! {
+    Embed "embed",
+    EmbedPosition "embed_position",
+    Boundary "boundary",
+    Norm "norm",
+    MatMul "matmul",
+    HeadMatMul "head_matmul",
+    Rope "rope",
+    ScaleByPosition "scale_by_position",
+    KvWrite "kv_write",
+    Attend "attend",
+    Conv "conv",
+    LinearState "linear_state",
+    Scan "scan",
+    Route "route",
+    Experts "experts",
+    Activate "activate",
+    Scale "scale",
+    Clamp "clamp",
+    Copy "copy",
+    Concat "concat",
+    Add "add",
+    Want "want",
+    Softcap "softcap",
 }

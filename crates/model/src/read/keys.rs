@@ -1,6 +1,6 @@
 //! One name for a setting that two kinds of file spell differently.
 
-use goldcrest_format::{Checkpoint, Config};
+use goldcrest_format::{Checkpoint, Config, gguf};
 use serde_json::Value;
 
 use super::SpecError;
@@ -18,22 +18,54 @@ const fn key(hf: &'static [&'static str], gguf: &'static str) -> Key {
 }
 
 pub const VOCABULARY: Key = key(&["vocab_size"], "vocab_size");
-pub const HIDDEN: Key = key(&["hidden_size", "n_embd"], "embedding_length");
-pub const CONTEXT: Key = key(&["max_position_embeddings", "n_positions"], "context_length");
-pub const LAYERS: Key = key(&["num_hidden_layers", "n_layer"], "block_count");
-pub const FFN: Key = key(&["intermediate_size", "n_inner"], "feed_forward_length");
+pub const HIDDEN: Key = key(&["hidden_size", "n_embd", "d_model"], "embedding_length");
+pub const CONTEXT: Key = key(
+    &[
+        "max_position_embeddings",
+        "n_positions",
+        "model_max_length",
+        "seq_length",
+    ],
+    "context_length",
+);
+pub const LAYERS: Key = key(
+    &["num_hidden_layers", "n_layer", "n_layers", "num_layers"],
+    "block_count",
+);
+/// Layers of a GGUF file that only predict further tokens.
+pub const NEXTN_LAYERS: Key = key(&[], "nextn_predict_layers");
 pub const HEADS: Key = key(&["num_attention_heads", "n_head"], "attention.head_count");
-pub const KV_HEADS: Key = key(&["num_key_value_heads"], "attention.head_count_kv");
+pub const KV_HEADS: Key = key(&["num_key_value_heads", "num_kv_heads"], "attention.head_count_kv");
 pub const HEAD_DIM: Key = key(&["head_dim"], "attention.key_length");
-pub const RMS_EPS: Key = key(&["rms_norm_eps"], "attention.layer_norm_rms_epsilon");
-pub const ACTIVATION: Key = key(&["hidden_act", "hidden_activation"], "");
+pub const VALUE_DIM: Key = key(&["v_head_dim"], "attention.value_length");
+pub const RMS_EPS: Key = key(&["rms_norm_eps", "norm_eps"], "attention.layer_norm_rms_epsilon");
+pub const LAYER_EPS: Key = key(
+    &[
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_eps",
+        "norm_epsilon",
+        "rms_norm_eps",
+    ],
+    "attention.layer_norm_epsilon",
+);
+pub const ACTIVATION: Key = key(&["hidden_act", "hidden_activation", "activation_function"], "");
 pub const ATTENTION_BIAS: Key = key(&["attention_bias"], "");
+/// One switch for all projections.
+pub const USE_BIAS: Key = key(&["use_bias"], "");
+pub const QKV_BIAS: Key = key(&["use_qkv_bias"], "");
+pub const OUTPUT_BIAS: Key = key(&["attention_out_bias"], "");
 pub const MLP_BIAS: Key = key(&["mlp_bias"], "");
-pub const TIED: Key = key(&["tie_word_embeddings"], "");
-pub const ROPE_THETA: Key = key(&["rope_theta"], "rope.freq_base");
+pub const TIED: Key = key(&["tie_word_embeddings", "tie_embedding"], "");
+pub const ROPE_THETA: Key = key(&["rope_theta", "rotary_emb_base"], "rope.freq_base");
 pub const LOCAL_ROPE_THETA: Key = key(&["rope_local_base_freq"], "rope.freq_base_swa");
 pub const ROTARY: Key = key(&[], "rope.dimension_count");
-pub const PARTIAL_ROTARY: Key = key(&["partial_rotary_factor"], "");
+pub const PARTIAL_ROTARY: Key = key(&["partial_rotary_factor", "rotary_pct", "rope_pct"], "");
+pub const ORIGINAL_CONTEXT: Key = key(
+    &["original_max_position_embeddings"],
+    "rope.scaling.original_context_length",
+);
+pub const TEMPERATURE_SCALE: Key = key(&[], "attention.temperature_scale");
 pub const WINDOW: Key = key(&["sliding_window"], "attention.sliding_window");
 pub const USE_WINDOW: Key = key(&["use_sliding_window"], "");
 pub const FIRST_WINDOW_LAYER: Key = key(&["max_window_layers"], "");
@@ -45,8 +77,55 @@ pub const LAYER_TYPES: Key = key(&["layer_types"], "");
 pub const ROPE_LAYERS: Key = key(&["no_rope_layers"], "");
 pub const ROPE_LAYER_PERIOD: Key = key(&["no_rope_layer_interval"], "");
 pub const QUERY_SCALAR: Key = key(&["query_pre_attn_scalar"], "");
+pub const ATTENTION_SCALE: Key = key(&["attention_multiplier"], "attention.scale");
 pub const SCORE_CAP: Key = key(&["attn_logit_softcapping"], "attn_logit_softcapping");
 pub const LOGIT_CAP: Key = key(&["final_logit_softcapping"], "final_logit_softcapping");
+pub const EMBEDDING_SCALE: Key = key(&["embedding_multiplier"], "embedding_scale");
+pub const RESIDUAL_SCALE: Key = key(&["residual_multiplier"], "residual_scale");
+/// Logits are divided by it.
+pub const LOGIT_DIVISOR: Key = key(&["logits_scaling"], "logit_scale");
+pub const LOGIT_SCALE: Key = key(&["logit_scale"], "logit_scale");
+pub const QK_NORM: Key = key(&["use_qk_norm", "qk_layernorm"], "");
+pub const PARALLEL_RESIDUAL: Key = key(&["use_parallel_residual"], "use_parallel_residual");
+
+pub const PARALLEL_ATTENTION: Key = key(&["parallel_attn"], "");
+pub const MULTI_QUERY: Key = key(&["multi_query"], "");
+pub const NEW_DECODER: Key = key(&["new_decoder_architecture"], "");
+pub const ALIBI: Key = key(&["alibi"], "");
+
+pub const EXPERTS: Key = key(
+    &[
+        "num_experts",
+        "num_local_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ],
+    "expert_count",
+);
+pub const TOP_K: Key = key(
+    &[
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "moe_k",
+        "moe_topk",
+        "top_k_experts",
+        "experts_per_token",
+    ],
+    "expert_used_count",
+);
+pub const NORMALISE_EXPERTS: Key = key(
+    &["norm_topk_prob", "moe_renormalize", "route_norm"],
+    "expert_weights_norm",
+);
+pub const EXPERT_SCALE: Key = key(&["routed_scaling_factor", "route_scale"], "expert_weights_scale");
+pub const EXPERT_GROUPS: Key = key(&["n_group", "num_expert_group"], "expert_group_count");
+pub const KEPT_GROUPS: Key = key(&["topk_group"], "expert_group_used_count");
+pub const SHARED_EXPERTS: Key = key(
+    &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"],
+    "expert_shared_count",
+);
+/// 1: softmax, 2: sigmoid, 3: softmax of the chosen.
+pub const EXPERT_GATING: Key = key(&[], "expert_gating_func");
 
 /// Reads settings of one checkpoint, whichever kind it is.
 pub struct Settings<'a> {
@@ -73,6 +152,12 @@ impl<'a> Settings<'a> {
             checkpoint,
             architecture,
         })
+    }
+
+    /// Layers of the decoder. Files may hold more, which predict further tokens.
+    pub fn layers(&self) -> Result<usize, SpecError> {
+        let further = self.opt_usize(NEXTN_LAYERS)?.unwrap_or(0);
+        Ok(self.usize(LAYERS)?.saturating_sub(further))
     }
 
     pub fn checkpoint(&self) -> &'a Checkpoint {
@@ -125,6 +210,31 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// As [`Settings::opt_usize`], where a list with an entry for each layer may stand for one number.
+    pub fn opt_usize_at(&self, key: Key, layer: usize) -> Result<Option<usize>, SpecError> {
+        let list: Option<Vec<u64>> = match self.checkpoint.config() {
+            Config::Hf(_) => match self.hf_alias(key) {
+                Some((_, Value::Array(list))) => list.iter().map(Value::as_u64).collect(),
+                _ => None,
+            },
+            Config::Gguf(metadata) => match metadata.get(&self.gguf_name(key)) {
+                Some(gguf::Value::Array(array)) => array.integers(),
+                _ => None,
+            },
+        };
+        let Some(list) = list else {
+            return self.opt_usize(key);
+        };
+        match list.get(layer) {
+            Some(&value) => in_range(&self.spelling(key), value).map(Some),
+            None => Err(SpecError::BadValue {
+                key: self.spelling(key),
+                value: format!("{} entries", list.len()),
+                expected: format!("an entry for layer {layer}"),
+            }),
+        }
+    }
+
     pub fn usize(&self, key: Key) -> Result<usize, SpecError> {
         self.opt_usize(key)?.ok_or_else(|| SpecError::MissingKey {
             key: self.spelling(key),
@@ -138,7 +248,14 @@ impl<'a> Settings<'a> {
                 .map(|(name, value)| json_f64(name, value))
                 .transpose(),
             Config::Gguf(_) if key.gguf.is_empty() => Ok(None),
-            Config::Gguf(metadata) => Ok(metadata.opt_f32(&self.gguf_name(key))?.map(f64::from)),
+            Config::Gguf(metadata) => {
+                let name = self.gguf_name(key);
+                // Lengths are written as whole numbers.
+                match metadata.get(&name).and_then(gguf::Value::integer) {
+                    Some(whole) => Ok(Some(whole as f64)),
+                    None => Ok(metadata.opt_f32(&name)?.map(f64::from)),
+                }
+            }
         }
     }
 
@@ -146,6 +263,18 @@ impl<'a> Settings<'a> {
         self.opt_f64(key)?.ok_or_else(|| SpecError::MissingKey {
             key: self.spelling(key),
         })
+    }
+
+    /// A number of a GGUF file, one for all layers or one for each; `key` is whole.
+    pub fn gguf_f32_at(&self, key: &str, layer: usize) -> Result<Option<f32>, SpecError> {
+        let Config::Gguf(metadata) = self.checkpoint.config() else {
+            return Ok(None);
+        };
+        let value = match metadata.get(key) {
+            Some(gguf::Value::Array(gguf::Array::F32(list))) => list.get(layer).copied(),
+            _ => metadata.opt_f32(key)?,
+        };
+        Ok(value)
     }
 
     /// A string below the architecture's prefix of a GGUF file.
@@ -157,6 +286,12 @@ impl<'a> Settings<'a> {
     }
 
     pub fn opt_bool(&self, key: Key) -> Result<Option<bool>, SpecError> {
+        if let Config::Gguf(metadata) = self.checkpoint.config() {
+            return match key.gguf {
+                "" => Ok(None),
+                _ => Ok(metadata.optional::<bool>(&self.gguf_name(key))?),
+            };
+        }
         match self.hf_alias(key) {
             None => Ok(None),
             Some((_, Value::Bool(flag))) => Ok(Some(*flag)),

@@ -1,15 +1,20 @@
 //! A file's configuration and tensor table → [`ModelSpec`], by the data of its family.
 
+mod attention;
+mod ffn;
 pub mod keys;
 mod layers;
+mod moe;
 mod rope;
 mod tensors;
+mod windows;
 
 use goldcrest_format::Checkpoint;
+use serde_json::Value;
 
-use crate::families::{self, Family};
-use crate::spec::{Embedding, Head, ModelSpec, NormKind};
-use layers::LayerReader;
+use crate::families::{self, Bias, Family};
+use crate::spec::{Embedding, Head, Linear, ModelSpec, Norm};
+use layers::{LayerReader, read_number};
 use tensors::Tensors;
 
 pub use keys::{Key, Settings};
@@ -44,6 +49,11 @@ pub enum SpecError {
         "the tensor '{tensor}' has no place in the architecture '{family}'; the file needs support that is missing here"
     )]
     UnusedTensor { tensor: String, family: &'static str },
+    #[error("the tensor '{tensor}' cannot be read: {source}")]
+    Unreadable {
+        tensor: String,
+        source: Box<goldcrest_format::FormatError>,
+    },
     #[error(transparent)]
     Metadata(#[from] goldcrest_format::gguf::MetadataError),
 }
@@ -53,29 +63,42 @@ pub enum SpecError {
 pub fn read_spec(checkpoint: &Checkpoint) -> Result<ModelSpec, SpecError> {
     let settings = Settings::new(checkpoint)?;
     let family = find_family(&settings)?;
+    refuse_features(&settings, family)?;
     let mut tensors = Tensors::new(&settings, family);
     let hidden = settings.usize(keys::HIDDEN)?;
     let layers = LayerReader::new(&settings, family, hidden)?.read(&mut tensors)?;
-    let embedding = read_embedding(&settings, family, &mut tensors, hidden)?;
-    let final_norm = tensors.norm(
-        family.names.final_norm,
-        0,
+    let sizes = Sizes {
         hidden,
-        settings.f64(keys::RMS_EPS)?,
-        NormKind::Rms,
-    )?;
-    let head = read_head(&settings, family, &mut tensors, &embedding)?;
+        layers: layers.len(),
+    };
+    let embedding = read_embedding(&settings, family, &mut tensors, sizes)?;
+    let final_norm = tensors.norm(family.names.final_norm, 0, hidden)?;
+    let head = read_head(&settings, family, &mut tensors, (&embedding, sizes))?;
     tensors.refuse_unused()?;
     Ok(ModelSpec {
         family: family.name,
         vocabulary: embedding.table.outputs(),
         hidden,
-        context: settings.usize(keys::CONTEXT)?,
+        context: settings.opt_usize(keys::CONTEXT)?.unwrap_or(UNBOUNDED_CONTEXT),
         embedding,
         layers,
         final_norm,
         head,
     })
+}
+
+/// Switches of a config that a family knows and this build does not.
+fn refuse_features(settings: &Settings, family: &Family) -> Result<(), SpecError> {
+    let off = |value: &Value| *value == Value::Bool(false) || value.as_f64() == Some(0.0);
+    for key in family.refused {
+        if let Some(value) = settings.hf(key).filter(|value| !off(value)) {
+            return Err(SpecError::Unsupported {
+                key: (*key).into(),
+                value: value.to_string(),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn find_family(settings: &Settings) -> Result<&'static Family, SpecError> {
@@ -97,66 +120,81 @@ fn find_family(settings: &Settings) -> Result<&'static Family, SpecError> {
         })
 }
 
+/// The context of recurrent models whose files name none.
+const UNBOUNDED_CONTEXT: usize = 1 << 20;
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    hidden: usize,
+    layers: usize,
+}
+
 fn read_embedding(
     settings: &Settings,
     family: &Family,
     tensors: &mut Tensors,
-    hidden: usize,
+    sizes: Sizes,
 ) -> Result<Embedding, SpecError> {
+    let Sizes { hidden, layers } = sizes;
+    let names = &family.names;
     // GGUF files may lack the size of the vocabulary: the table has it.
     let rows = match settings.opt_usize(keys::VOCABULARY)? {
         Some(rows) => rows,
-        None if settings.is_gguf() => tensors.rows(family.names.embedding)?,
+        None if settings.is_gguf() => tensors.rows(names.embedding, 0)?,
         None => {
             return Err(SpecError::MissingKey {
                 key: settings.spelling(keys::VOCABULARY),
             });
         }
     };
-    let table = tensors.matrix(family.names.embedding, 0, [rows, hidden])?;
-    let scale = if family.embedding_sqrt_hidden {
-        (hidden as f32).sqrt()
-    } else {
-        1.0
+    let positions = match family.embedding.positions {
+        true => Some(tensors.matrix(names.positions, 0, [settings.usize(keys::CONTEXT)?, hidden])?),
+        false => None,
     };
-    Ok(Embedding { table, scale })
+    let norm: Option<Norm> = match family.embedding.norm {
+        true => Some(tensors.norm(names.embedding_norm, 0, hidden)?),
+        false => None,
+    };
+    Ok(Embedding {
+        table: tensors.matrix(names.embedding, 0, [rows, hidden])?,
+        scale: read_number(settings, family.embedding.scale, hidden, layers)?,
+        positions,
+        norm,
+    })
 }
 
 fn read_head(
     settings: &Settings,
     family: &Family,
     tensors: &mut Tensors,
-    embedding: &Embedding,
+    (embedding, sizes): (&Embedding, Sizes),
 ) -> Result<Head, SpecError> {
-    let stored = tensors.has(family.names.head, 0, "weight");
+    let name = family.names.head;
+    let stored = tensors.has(name, 0, "weight");
     let tied = match settings.opt_bool(keys::TIED)? {
         Some(tied) => tied,
         None if settings.is_gguf() => !stored,
-        None => family.tied,
+        None => family.head.tied,
     };
+    let table = &embedding.table;
     let projection = if tied {
         // Some checkpoints store the shared table twice.
-        tensors.ignore(family.names.head, 0, "weight");
-        crate::spec::Linear {
-            weight: embedding.table.clone(),
+        tensors.ignore(name, 0, "weight");
+        Linear {
+            weight: table.clone(),
             bias: None,
         }
     } else {
-        tensors.linear(
-            family.names.head,
-            0,
-            [embedding.table.outputs(), embedding.table.cols],
-            false,
-        )?
+        tensors.linear(name, 0, [table.outputs(), table.cols], Bias::Stored)?
     };
-    let softcap = if family.softcaps {
-        settings.opt_f64(keys::LOGIT_CAP)?.map(|cap| cap as f32)
-    } else {
-        None
+    let softcap = match family.head.softcap {
+        true => settings.opt_f64(keys::LOGIT_CAP)?.map(|cap| cap as f32),
+        false => None,
     };
     Ok(Head {
         projection,
         tied,
+        scale: read_number(settings, family.head.scale, sizes.hidden, sizes.layers)?,
         softcap,
     })
 }

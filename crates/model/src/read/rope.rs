@@ -6,21 +6,22 @@ use serde_json::{Map, Value};
 use super::SpecError;
 use super::keys::{self, Settings, json_f64, wrong_type};
 use super::tensors::Tensors;
-use crate::families::Family;
-use crate::spec::{Rope, RopeScaling};
+use crate::families::{Family, LocalRope, PositionScaling};
+use crate::spec::{Divisors, LongRopeList, PositionScale, Rope, RopeScaling, Visible};
 
 /// Base where the configuration names none (Llama's).
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Leading dimensions of a head that rotate.
-pub fn rotary_dims(settings: &Settings, head_dim: usize) -> Result<usize, SpecError> {
+/// Leading dimensions of a head that rotate, in a layer that sees this much.
+pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Result<usize, SpecError> {
     let rotary = if settings.is_gguf() {
         settings.opt_usize(keys::ROTARY)?.unwrap_or(head_dim)
     } else {
-        let fraction = match settings
-            .hf("rope_parameters")
-            .and_then(|p| p.get("partial_rotary_factor"))
-        {
+        let inside = match settings.hf("rope_parameters") {
+            None => None,
+            Some(value) => parameters_of_kind(value, visible)?.get("partial_rotary_factor"),
+        };
+        let fraction = match inside {
             Some(value) => json_f64("rope_parameters.partial_rotary_factor", value)?,
             None => settings.opt_f64(keys::PARTIAL_ROTARY)?.unwrap_or(1.0),
         };
@@ -42,59 +43,113 @@ pub fn rotary_dims(settings: &Settings, head_dim: usize) -> Result<usize, SpecEr
     Ok(rotary)
 }
 
-/// The rotation of a layer; `windowed` chooses the local base where the family has one.
+/// The factor of queries that grows with the position, of a layer that rotates or does not.
+pub fn position_scale(
+    settings: &Settings,
+    facts: PositionScaling,
+    rotates: bool,
+) -> Result<Option<PositionScale>, SpecError> {
+    match facts {
+        PositionScaling::None => Ok(None),
+        PositionScaling::RopeBeta => {
+            let gguf = settings.opt_f64(keys::TEMPERATURE_SCALE)?;
+            let parameters = settings.hf("rope_parameters").or(settings.hf("rope_scaling"));
+            let inside = |name: &str| match parameters.and_then(|p| p.get(name)) {
+                None => Ok(None),
+                Some(value) => json_f64(name, value).map(Some),
+            };
+            let Some(beta) = gguf.or(inside("llama_4_scaling_beta")?) else {
+                return Ok(None);
+            };
+            let floor = match inside("original_max_position_embeddings")? {
+                Some(floor) => floor,
+                None => settings.f64(keys::ORIGINAL_CONTEXT)?,
+            };
+            Ok(Some(PositionScale {
+                beta: beta as f32,
+                floor: floor as f32,
+                offset: 0.0,
+            }))
+        }
+        PositionScaling::Unrotated { on, floor, scale } => {
+            if rotates || !settings.opt_bool(on)?.unwrap_or(true) {
+                return Ok(None);
+            }
+            Ok(Some(PositionScale {
+                beta: settings.opt_f64(scale)?.unwrap_or(0.1) as f32,
+                floor: settings.opt_f64(floor)?.unwrap_or(8192.0) as f32,
+                offset: 1.0,
+            }))
+        }
+    }
+}
+
+/// The rotation of a layer; one that sees a window has the local base where the family has one.
 pub fn layer_rope(
     settings: &Settings,
     family: &Family,
     tensors: &mut Tensors,
     rotary: usize,
-    windowed: bool,
+    visible: Visible,
 ) -> Result<Rope, SpecError> {
-    let local = windowed && family.local_rope;
+    let local = match visible {
+        Visible::All => LocalRope::Same,
+        _ => family.attention.rope.local,
+    };
     if settings.is_gguf() {
         return gguf_rope(settings, tensors, rotary, local);
     }
-    let parameters = match settings.hf("rope_parameters") {
-        None => None,
-        Some(value) => Some(parameters_of_kind(value, windowed)?),
+    if let Some(value) = settings.hf("rope_parameters") {
+        let parameters = parameters_of_kind(value, visible)?;
+        if let Some(theta) = parameters.get("rope_theta") {
+            let theta = json_f64("rope_parameters.rope_theta", theta)?;
+            return HfRope {
+                settings,
+                parameters,
+                theta,
+                rotary,
+            }
+            .read();
+        }
+    }
+    let theta = match local {
+        LocalRope::OwnBase => settings.opt_f64(keys::LOCAL_ROPE_THETA)?,
+        LocalRope::Same | LocalRope::Unscaled => settings.opt_f64(keys::ROPE_THETA)?,
     };
-    let theta_inside = match parameters.and_then(|p| p.get("rope_theta")) {
-        Some(value) => Some(json_f64("rope_parameters.rope_theta", value)?),
-        None => None,
-    };
-    if let (Some(parameters), Some(theta)) = (parameters, theta_inside) {
-        return Ok(Rope {
+    let theta = theta.unwrap_or(DEFAULT_THETA);
+    if local != LocalRope::Same {
+        return Ok(plain(theta, rotary));
+    }
+    match settings.hf("rope_scaling") {
+        None => Ok(plain(theta, rotary)),
+        Some(Value::Object(parameters)) => HfRope {
+            settings,
+            parameters,
             theta,
             rotary,
-            scaling: hf_scaling(settings, parameters)?,
-        });
+        }
+        .read(),
+        Some(other) => Err(wrong_type("rope_scaling", "an object", other)),
     }
-    if local {
-        let theta = settings.opt_f64(keys::LOCAL_ROPE_THETA)?.unwrap_or(DEFAULT_THETA);
-        return Ok(Rope {
-            theta,
-            rotary,
-            scaling: RopeScaling::None,
-        });
+}
+
+fn plain(theta: f64, rotary: usize) -> Rope {
+    Rope {
+        theta,
+        rotary,
+        scaling: RopeScaling::None,
     }
-    let theta = settings.opt_f64(keys::ROPE_THETA)?.unwrap_or(DEFAULT_THETA);
-    let scaling = match settings.hf("rope_scaling") {
-        None => RopeScaling::None,
-        Some(Value::Object(scaling)) => hf_scaling(settings, scaling)?,
-        Some(other) => return Err(wrong_type("rope_scaling", "an object", other)),
-    };
-    Ok(Rope { theta, rotary, scaling })
 }
 
 /// `rope_parameters` is one set of parameters, or one for each kind of layer.
-fn parameters_of_kind(value: &Value, windowed: bool) -> Result<&Map<String, Value>, SpecError> {
+pub fn parameters_of_kind(value: &Value, visible: Visible) -> Result<&Map<String, Value>, SpecError> {
     let object = value
         .as_object()
         .ok_or_else(|| wrong_type("rope_parameters", "an object", value))?;
-    let kind = if windowed {
-        "sliding_attention"
-    } else {
-        "full_attention"
+    let kind = match visible {
+        Visible::All => "full_attention",
+        Visible::Window(_) => "sliding_attention",
+        Visible::Chunk(_) => "chunked_attention",
     };
     match object.get(kind) {
         None => Ok(object),
@@ -103,68 +158,161 @@ fn parameters_of_kind(value: &Value, windowed: bool) -> Result<&Map<String, Valu
     }
 }
 
-fn hf_scaling(settings: &Settings, scaling: &Map<String, Value>) -> Result<RopeScaling, SpecError> {
-    let number = |name: &str| match scaling.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => json_f64(&format!("rope_scaling.{name}"), value).map(Some),
-    };
-    let needed = |name: &str| {
-        number(name)?.ok_or_else(|| SpecError::MissingKey {
+/// One set of parameters of a Hugging Face config.
+struct HfRope<'a> {
+    settings: &'a Settings<'a>,
+    parameters: &'a Map<String, Value>,
+    theta: f64,
+    rotary: usize,
+}
+
+impl HfRope<'_> {
+    fn number(&self, name: &str) -> Result<Option<f64>, SpecError> {
+        match self.parameters.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => json_f64(&format!("rope_scaling.{name}"), value).map(Some),
+        }
+    }
+
+    fn needed(&self, name: &str) -> Result<f64, SpecError> {
+        self.number(name)?.ok_or_else(|| SpecError::MissingKey {
             key: format!("rope_scaling.{name}"),
         })
-    };
-    let kind = match scaling.get("rope_type").or_else(|| scaling.get("type")) {
-        Some(Value::String(kind)) => kind.as_str(),
-        Some(other) => return Err(wrong_type("rope_scaling.rope_type", "a string", other)),
-        None => {
-            return Err(SpecError::MissingKey {
-                key: "rope_scaling.rope_type".into(),
-            });
-        }
-    };
-    Ok(match kind {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear {
-            factor: needed("factor")?,
-        },
-        "llama3" => RopeScaling::Llama3 {
-            factor: needed("factor")?,
-            low_freq_factor: needed("low_freq_factor")?,
-            high_freq_factor: needed("high_freq_factor")?,
-            original_context: needed("original_max_position_embeddings")?,
-        },
-        "yarn" => {
-            let factor = needed("factor")?;
-            let ratio = match (number("mscale")?, number("mscale_all_dim")?) {
-                (Some(m), Some(all)) => Some(yarn_mscale(factor, m) / yarn_mscale(factor, all)),
-                _ => None,
-            };
-            let original = match number("original_max_position_embeddings")? {
-                Some(length) => length,
-                None => settings.usize(keys::CONTEXT)? as f64,
-            };
-            RopeScaling::Yarn {
-                factor,
-                original_context: original,
-                beta_fast: number("beta_fast")?.unwrap_or(32.0),
-                beta_slow: number("beta_slow")?.unwrap_or(1.0),
-                truncate: scaling.get("truncate").and_then(Value::as_bool).unwrap_or(true),
-                attention_factor: number("attention_factor")?
-                    .or(ratio)
-                    .unwrap_or(yarn_mscale(factor, 1.0)),
+    }
+
+    fn read(&self) -> Result<Rope, SpecError> {
+        let kind = match self.parameters.get("rope_type").or_else(|| self.parameters.get("type")) {
+            Some(Value::String(kind)) => kind.as_str(),
+            Some(other) => return Err(wrong_type("rope_scaling.rope_type", "a string", other)),
+            None => {
+                return Err(SpecError::MissingKey {
+                    key: "rope_scaling.rope_type".into(),
+                });
             }
-        }
-        other => {
-            return Err(SpecError::Unsupported {
-                key: "rope_scaling.rope_type".into(),
-                value: other.into(),
-            });
-        }
-    })
+        };
+        let mut theta = self.theta;
+        let scaling = match kind {
+            // The axes of pictures turn alike in text.
+            "default" | "mrope" => RopeScaling::None,
+            "linear" => RopeScaling::Linear {
+                factor: self.needed("factor")?,
+            },
+            "llama3" => RopeScaling::Llama3 {
+                factor: self.needed("factor")?,
+                low_freq_factor: self.needed("low_freq_factor")?,
+                high_freq_factor: self.needed("high_freq_factor")?,
+                original_context: self.needed("original_max_position_embeddings")?,
+            },
+            "yarn" => self.yarn()?,
+            "longrope" | "su" => self.longrope()?,
+            "dynamic" => match self.number("alpha")? {
+                // Hunyuan's: a stretch of the base that does not depend on the length.
+                Some(alpha) => {
+                    let dims = self.rotary as f64;
+                    theta *= libm::pow(alpha, dims / (dims - 2.0));
+                    RopeScaling::None
+                }
+                None => RopeScaling::Dynamic {
+                    factor: self.needed("factor")?,
+                    context: self.settings.usize(keys::CONTEXT)? as f64,
+                },
+            },
+            other => {
+                return Err(SpecError::Unsupported {
+                    key: "rope_scaling.rope_type".into(),
+                    value: other.into(),
+                });
+            }
+        };
+        Ok(Rope {
+            theta,
+            rotary: self.rotary,
+            scaling,
+        })
+    }
+
+    fn yarn(&self) -> Result<RopeScaling, SpecError> {
+        let factor = self.needed("factor")?;
+        let ratio = match (self.number("mscale")?, self.number("mscale_all_dim")?) {
+            (Some(m), Some(all)) => Some(yarn_mscale(factor, m) / yarn_mscale(factor, all)),
+            _ => None,
+        };
+        let original_context = match self.number("original_max_position_embeddings")? {
+            Some(length) => length,
+            None => self.settings.usize(keys::CONTEXT)? as f64,
+        };
+        Ok(RopeScaling::Yarn {
+            factor,
+            original_context,
+            beta_fast: self.number("beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.number("beta_slow")?.unwrap_or(1.0),
+            truncate: self.parameters.get("truncate").and_then(Value::as_bool).unwrap_or(true),
+            attention_factor: self
+                .number("attention_factor")?
+                .or(ratio)
+                .unwrap_or(yarn_mscale(factor, 1.0)),
+        })
+    }
+
+    fn longrope(&self) -> Result<RopeScaling, SpecError> {
+        let original_context = match self.settings.opt_f64(keys::ORIGINAL_CONTEXT)? {
+            Some(length) => length,
+            None => self.needed("original_max_position_embeddings")?,
+        };
+        let stretch = match self.number("factor")? {
+            Some(factor) => factor,
+            None => self.settings.usize(keys::CONTEXT)? as f64 / original_context,
+        };
+        let usual = match self.number("attention_factor")? {
+            Some(factor) => factor,
+            None => longrope_attention_factor(stretch, original_context),
+        };
+        let list = |name: &str| self.list(name);
+        // Files that give the factors of cos and sin themselves divide by the short list in either regime.
+        let own_factors = (self.number("short_mscale")?, self.number("long_mscale")?);
+        let (long, short_factor, long_factor) = match own_factors {
+            (Some(short), Some(long)) => ("short_factor", short, long),
+            _ => ("long_factor", usual, usual),
+        };
+        Ok(RopeScaling::LongRope {
+            original_context,
+            short: LongRopeList {
+                divisors: Divisors::Listed(list("short_factor")?),
+                attention_factor: short_factor,
+            },
+            long: LongRopeList {
+                divisors: Divisors::Listed(list(long)?),
+                attention_factor: long_factor,
+            },
+        })
+    }
+
+    /// One number a frequency.
+    fn list(&self, name: &str) -> Result<Vec<f64>, SpecError> {
+        let key = format!("rope_scaling.{name}");
+        let expected = format!("{} numbers", self.rotary / 2);
+        let Some(value) = self.parameters.get(name) else {
+            return Err(SpecError::MissingKey { key });
+        };
+        let list: Option<Vec<f64>> = value
+            .as_array()
+            .and_then(|list| list.iter().map(Value::as_f64).collect());
+        list.filter(|list| list.len() == self.rotary / 2)
+            .ok_or_else(|| wrong_type(&key, &expected, value))
+    }
+}
+
+/// LongRoPE's factor of cos and sin: √(1 + ln(stretch) / ln(original context)), 1 without a stretch.
+fn longrope_attention_factor(stretch: f64, original_context: f64) -> f64 {
+    if stretch <= 1.0 {
+        1.0
+    } else {
+        (1.0 + libm::log(stretch) / libm::log(original_context)).sqrt()
+    }
 }
 
 /// YaRN's growth of attention logits with the stretch, as a factor of cos and sin (paper, section 3.4).
-fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
+pub fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 {
         1.0
     } else {
@@ -172,30 +320,51 @@ fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     }
 }
 
-fn gguf_rope(settings: &Settings, tensors: &mut Tensors, rotary: usize, local: bool) -> Result<Rope, SpecError> {
-    if local {
-        let theta = settings.opt_f64(keys::LOCAL_ROPE_THETA)?.unwrap_or(DEFAULT_THETA);
-        return Ok(Rope {
-            theta,
-            rotary,
-            scaling: RopeScaling::None,
-        });
-    }
-    let theta = settings.opt_f64(keys::ROPE_THETA)?.unwrap_or(DEFAULT_THETA);
-    if let Some(divisors) = tensors.opt_gguf_vector("rope_freqs.weight", rotary / 2)? {
-        return Ok(Rope {
-            theta,
-            rotary,
-            scaling: RopeScaling::Divisors(divisors),
-        });
-    }
-    let number = |suffix: &'static str| settings.opt_f64(keys::Key { hf: &[], gguf: suffix });
-    let needed = |suffix: &'static str| settings.f64(keys::Key { hf: &[], gguf: suffix });
-    let original_context = keys::Key {
-        hf: &[],
-        gguf: "rope.scaling.original_context_length",
+fn gguf_rope(settings: &Settings, tensors: &mut Tensors, rotary: usize, local: LocalRope) -> Result<Rope, SpecError> {
+    let theta = match local {
+        LocalRope::OwnBase => settings.opt_f64(keys::LOCAL_ROPE_THETA)?,
+        LocalRope::Same | LocalRope::Unscaled => settings.opt_f64(keys::ROPE_THETA)?,
     };
-    let scaling = match settings.gguf_str("rope.scaling.type")? {
+    let theta = theta.unwrap_or(DEFAULT_THETA);
+    if local != LocalRope::Same {
+        return Ok(plain(theta, rotary));
+    }
+    let scaling = if let Some(divisors) = tensors.opt_gguf_vector("rope_freqs.weight", rotary / 2)? {
+        RopeScaling::Divisors(divisors)
+    } else if let Some(longrope) = gguf_longrope(settings, tensors, rotary)? {
+        longrope
+    } else {
+        gguf_scaling(settings)?
+    };
+    Ok(Rope { theta, rotary, scaling })
+}
+
+const fn gguf_key(suffix: &'static str) -> keys::Key {
+    keys::Key { hf: &[], gguf: suffix }
+}
+
+fn gguf_longrope(settings: &Settings, tensors: &mut Tensors, rotary: usize) -> Result<Option<RopeScaling>, SpecError> {
+    let short = tensors.opt_gguf_vector("rope_factors_short.weight", rotary / 2)?;
+    let long = tensors.opt_gguf_vector("rope_factors_long.weight", rotary / 2)?;
+    let (Some(short), Some(long)) = (short, long) else {
+        return Ok(None);
+    };
+    let attention_factor = settings.opt_f64(gguf_key("rope.scaling.attn_factor"))?.unwrap_or(1.0);
+    let list = |vector| LongRopeList {
+        divisors: Divisors::Stored(vector),
+        attention_factor,
+    };
+    Ok(Some(RopeScaling::LongRope {
+        original_context: settings.f64(keys::ORIGINAL_CONTEXT)?,
+        short: list(short),
+        long: list(long),
+    }))
+}
+
+fn gguf_scaling(settings: &Settings) -> Result<RopeScaling, SpecError> {
+    let number = |suffix: &'static str| settings.opt_f64(gguf_key(suffix));
+    let needed = |suffix: &'static str| settings.f64(gguf_key(suffix));
+    Ok(match settings.gguf_str("rope.scaling.type")? {
         // Files of 2023 write a linear factor alone.
         None => match number("rope.scale_linear")? {
             Some(factor) if factor != 1.0 => RopeScaling::Linear { factor },
@@ -207,13 +376,25 @@ fn gguf_rope(settings: &Settings, tensors: &mut Tensors, rotary: usize, local: b
         },
         Some("yarn") => {
             let factor = needed("rope.scaling.factor")?;
+            // A multiplier of the logarithm belongs to the scores; cos and sin keep their length then.
+            let attention_factor = match number("rope.scaling.yarn_log_multiplier")? {
+                Some(_) => 1.0,
+                None => match number("rope.scaling.yarn_attn_factor")? {
+                    Some(whole) => whole,
+                    None => number("rope.scaling.attn_factor")?.unwrap_or(1.0) * yarn_mscale(factor, 1.0),
+                },
+            };
+            let original_context = match settings.opt_f64(keys::ORIGINAL_CONTEXT)? {
+                Some(length) => length,
+                None => settings.usize(keys::CONTEXT)? as f64,
+            };
             RopeScaling::Yarn {
                 factor,
-                original_context: settings.usize(original_context)? as f64,
+                original_context,
                 beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                 truncate: true,
-                attention_factor: number("rope.scaling.attn_factor")?.unwrap_or(1.0) * yarn_mscale(factor, 1.0),
+                attention_factor,
             }
         }
         Some(other) => {
@@ -223,6 +404,5 @@ fn gguf_rope(settings: &Settings, tensors: &mut Tensors, rotary: usize, local: b
                 value: other.into(),
             });
         }
-    };
-    Ok(Rope { theta, rotary, scaling })
+    })
 }

@@ -1,12 +1,18 @@
 //! A model as data: every choice resolved for every layer, so that nothing after this asks for a family's name or a layer's parity.
 
+mod attention;
+mod ffn;
+mod recurrent;
 mod rope;
+mod weights;
 
-use std::ops::Range;
-
-use goldcrest_format::DType;
-
-pub use rope::{Rope, RopeScaling};
+pub use attention::{Attention, AttentionRule, HeadNorm, KeyValue, Mla, MlaQuery, PositionScale, Visible};
+pub use ffn::{
+    Activation, DenseFfn, ExpertGroups, Experts, GroupScore, Moe, Normalise, RouteRule, Router, Scoring, SharedExpert,
+};
+pub use recurrent::{Conv, DeltaNet, GatedNorm, Lightning, Mamba, Mamba2, ShortConv};
+pub use rope::{Divisors, LongRopeList, Rope, RopeScaling};
+pub use weights::{Linear, Matrix, RowOrder, RowSelection, Storage, Vector, VectorMap};
 
 /// One model, resolved when its files are opened.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +37,9 @@ pub struct Embedding {
     pub table: Matrix,
     /// Multiplies the row (1 for most families, √hidden for Gemma).
     pub scale: f32,
+    /// A row for each position, added.
+    pub positions: Option<Matrix>,
+    pub norm: Option<Norm>,
 }
 
 /// Residual stream → logits.
@@ -39,98 +48,72 @@ pub struct Head {
     /// The embedding table itself where the two are tied.
     pub projection: Linear,
     pub tied: bool,
+    /// Multiplies every logit.
+    pub scale: f32,
     /// `cap · tanh(x / cap)` on every logit.
     pub softcap: Option<f32>,
 }
 
-/// One decoder layer: `x += mixer(x)`, then `x += ffn(x)`.
+/// One decoder layer: what its sublayers add to the stream, one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
-    pub mixer: Sublayer<Mixer>,
-    pub ffn: Sublayer<Ffn>,
-}
-
-/// A block with its norms: `pre` alone, `post` alone, or both ("sandwich").
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sublayer<T> {
-    pub pre: Option<Norm>,
-    pub block: T,
-    /// Applied to the block's output before it is added to the stream.
-    pub post: Option<Norm>,
-}
-
-/// What mixes positions.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Mixer {
-    Attention(Attention),
-}
-
-/// What works on one position alone.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Ffn {
-    Dense(DenseFfn),
-}
-
-/// Softmax attention with grouped key and value heads.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    pub query: Linear,
-    pub key: Linear,
-    pub value: Linear,
-    pub output: Linear,
-    /// Norm of each query head and each key head, before the rotation.
-    pub query_norm: Option<Norm>,
-    pub key_norm: Option<Norm>,
-    /// `None`: the layer has no positions.
-    pub rope: Option<Rope>,
-    /// A query at position p sees keys in (p − window, p].
-    pub window: Option<usize>,
-    /// Multiplies every score.
+    pub sublayers: Vec<Sublayer>,
+    /// Multiplies the stream that leaves the layer.
     pub scale: f32,
-    /// `cap · tanh(x / cap)` on every scaled score.
-    pub softcap: Option<f32>,
 }
 
-/// `down(activation(gate(x)) · up(x))`.
+/// `x ← residual + scale · post(Σ branch(x))`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DenseFfn {
-    pub activation: Activation,
-    pub gate: Linear,
-    pub up: Linear,
-    pub down: Linear,
+pub struct Sublayer {
+    /// Side by side on the same stream; most sublayers have one.
+    pub branches: Vec<Branch>,
+    /// Applied to the sum before it is added to the stream.
+    pub post: Option<Norm>,
+    pub scale: f32,
+    pub residual: Residual,
 }
 
-/// The nonlinearity of a feed-forward block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `x · sigmoid(x)`
-    Silu,
-    /// `x/2 · (1 + erf(x/√2))`
-    Gelu,
-    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))`
-    GeluTanh,
+/// What an update is added to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Residual {
+    Stream,
+    /// The first branch's normed input times this, in place of the stream.
+    NormedInput {
+        scale: f32,
+    },
 }
 
-impl Activation {
-    /// From the spelling of Hugging Face's `hidden_act`.
-    pub fn from_name(name: &str) -> Option<Activation> {
-        Some(match name {
-            "silu" | "swish" => Activation::Silu,
-            "gelu" => Activation::Gelu,
-            "gelu_pytorch_tanh" | "gelu_new" => Activation::GeluTanh,
-            _ => return None,
-        })
-    }
+/// `scale · post(block(pre(x)))`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    pub pre: Option<Norm>,
+    pub block: Block,
+    pub post: Option<Norm>,
+    /// Factors of the block's input and output.
+    pub scales: [f32; 2],
+}
+
+/// What a branch computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Block {
+    Attention(Box<Attention>),
+    Mla(Box<Mla>),
+    DeltaNet(Box<DeltaNet>),
+    Mamba(Box<Mamba>),
+    Mamba2(Box<Mamba2>),
+    Lightning(Box<Lightning>),
+    ShortConv(Box<ShortConv>),
+    Dense(Box<DenseFfn>),
+    Moe(Box<Moe>),
 }
 
 /// Normalisation over a row, or over each head of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Norm {
     pub kind: NormKind,
-    pub weight: Vector,
+    /// As long as a normed part, or with an entry for each element of all parts.
+    pub weight: Option<Vector>,
+    pub bias: Option<Vector>,
     pub eps: f32,
 }
 
@@ -139,83 +122,8 @@ pub struct Norm {
 pub enum NormKind {
     /// `x / √(mean(x²) + eps)`
     Rms,
-}
-
-/// `y = W·x + b`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Linear {
-    pub weight: Matrix,
-    pub bias: Option<Vector>,
-}
-
-/// A matrix of the file, `[rows, cols]`, one output a row.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Matrix {
-    /// The tensor's name in the file.
-    pub tensor: String,
-    pub dtype: DType,
-    /// The rows of that tensor that form this matrix.
-    pub rows: Range<usize>,
-    pub cols: usize,
-    pub order: RowOrder,
-}
-
-/// A vector of the file, held as f32.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Vector {
-    pub tensor: String,
-    pub len: usize,
-    pub order: RowOrder,
-    /// Added to every element while loading: 1 for norms stored as w in `1 + w`.
-    pub offset: f32,
-}
-
-/// How the file orders the rows that a rotation pairs up. The forward pass knows halves alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowOrder {
-    /// As the forward pass wants them.
-    Plain,
-    /// Within each head of `head_dim` rows the first `rotary` hold pairs (0,1), (2,3) …, which become halves: the loader takes row
-    /// [`RowOrder::source`] for each row.
-    Pairs { head_dim: usize, rotary: usize },
-}
-
-impl RowOrder {
-    /// The file's row that holds row `row` of the forward pass.
-    pub fn source(self, row: usize) -> usize {
-        match self {
-            RowOrder::Plain => row,
-            RowOrder::Pairs { head_dim, rotary } => {
-                let (head, i) = (row / head_dim, row % head_dim);
-                let half = rotary / 2;
-                let from = if i < half {
-                    2 * i
-                } else if i < rotary {
-                    2 * (i - half) + 1
-                } else {
-                    i
-                };
-                head * head_dim + from
-            }
-        }
-    }
-}
-
-impl Matrix {
-    /// Number of outputs.
-    pub fn outputs(&self) -> usize {
-        self.rows.len()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::RowOrder;
-
-    #[test]
-    fn pairs_become_halves_and_the_rest_stays() {
-        let order = RowOrder::Pairs { head_dim: 6, rotary: 4 };
-        let rows: Vec<usize> = (0..12).map(|row| order.source(row)).collect();
-        assert_eq!(rows, [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]);
-    }
+    /// `(x − mean(x)) / √(variance(x) + eps)`
+    Layer,
+    /// `x / √(Σx² + eps)`
+    Unit,
 }

@@ -42,18 +42,84 @@ pub enum RopeScaling {
     },
     /// Each frequency divided by an element of a tensor that the file ships (`rope_freqs.weight` of GGUF).
     Divisors(Vector),
+    /// Each frequency divided by an element of one of two lists: `long` in sequences of more than `original_context` positions. cos and sin
+    /// are multiplied by the list's attention factor (LongRoPE, Ding et al. 2024).
+    LongRope {
+        original_context: f64,
+        short: LongRopeList,
+        long: LongRopeList,
+    },
+    /// In sequences longer than `context` the base grows with the length ("dynamic NTK").
+    Dynamic {
+        factor: f64,
+        context: f64,
+    },
+    /// Only the first `angles` pairs rotate; exponents are those of all pairs.
+    Proportional {
+        angles: usize,
+    },
+}
+
+/// What divides the frequencies in one regime of LongRoPE.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongRopeList {
+    pub divisors: Divisors,
+    pub attention_factor: f64,
+}
+
+/// One divisor a frequency, from the configuration or from a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Divisors {
+    Listed(Vec<f64>),
+    Stored(Vector),
 }
 
 impl Rope {
-    /// inv_freq, `rotary / 2` values in f32, and the factor of cos and sin. `divisors` are the tensor's values for
-    /// [`RopeScaling::Divisors`], ignored otherwise.
-    pub fn frequencies(&self, divisors: &[f32]) -> (Vec<f32>, f32) {
+    /// Whether sequences of different declared lengths have different frequencies.
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.scaling, RopeScaling::LongRope { .. } | RopeScaling::Dynamic { .. })
+    }
+
+    /// The vector of divisors that [`Rope::frequencies`] wants for sequences of at most `length` positions.
+    pub fn divisors(&self, length: usize) -> Option<&Vector> {
+        match &self.scaling {
+            RopeScaling::Divisors(vector) => Some(vector),
+            RopeScaling::LongRope { .. } => match &self.long_rope_list(length)?.divisors {
+                Divisors::Stored(vector) => Some(vector),
+                Divisors::Listed(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn long_rope_list(&self, length: usize) -> Option<&LongRopeList> {
+        match &self.scaling {
+            RopeScaling::LongRope {
+                original_context,
+                short,
+                long,
+            } => Some(if length as f64 > *original_context { long } else { short }),
+            _ => None,
+        }
+    }
+
+    /// inv_freq, `rotary / 2` values in f32, and the factor of cos and sin, in a sequence of at most `length` positions. `divisors` are
+    /// the values of [`Rope::divisors`], ignored where that is `None`.
+    pub fn frequencies(&self, length: usize, divisors: &[f32]) -> (Vec<f32>, f32) {
+        let theta = self.theta_at(length);
         let base: Vec<f64> = (0..self.rotary / 2)
-            .map(|i| 1.0 / libm::pow(self.theta, (2 * i) as f64 / self.rotary as f64))
+            .map(|i| 1.0 / libm::pow(theta, (2 * i) as f64 / self.rotary as f64))
             .collect();
+        // A file's divisors belong to the f32 frequencies.
+        let divided_by_stored = || {
+            base.iter()
+                .zip(divisors)
+                .map(|(f, &d)| f64::from(*f as f32 / d))
+                .collect()
+        };
         let mut factor_of_cos = 1.0;
         let scaled: Vec<f64> = match &self.scaling {
-            RopeScaling::None => base,
+            RopeScaling::None | RopeScaling::Dynamic { .. } => base,
             RopeScaling::Linear { factor } => base.iter().map(|f| f / factor).collect(),
             RopeScaling::Llama3 {
                 factor,
@@ -76,15 +142,36 @@ impl Rope {
                     .map(|(f, keep)| f / factor * (1.0 - keep) + f * keep)
                     .collect()
             }
-            RopeScaling::Divisors(_) => {
-                // The file's divisors belong to the f32 frequencies.
-                base.iter()
-                    .zip(divisors)
-                    .map(|(f, &d)| f64::from(*f as f32 / d))
-                    .collect()
-            }
+            RopeScaling::Divisors(_) => divided_by_stored(),
+            RopeScaling::LongRope { .. } => match self.long_rope_list(length) {
+                Some(list) => {
+                    factor_of_cos = list.attention_factor;
+                    match &list.divisors {
+                        Divisors::Stored(_) => divided_by_stored(),
+                        Divisors::Listed(list) => base.iter().zip(list).map(|(f, d)| f / d).collect(),
+                    }
+                }
+                None => base,
+            },
+            RopeScaling::Proportional { angles } => base
+                .iter()
+                .enumerate()
+                .map(|(i, &f)| if i < *angles { f } else { 0.0 })
+                .collect(),
         };
         (scaled.iter().map(|&f| f as f32).collect(), factor_of_cos as f32)
+    }
+
+    /// The base in a sequence of at most `length` positions.
+    fn theta_at(&self, length: usize) -> f64 {
+        match self.scaling {
+            RopeScaling::Dynamic { factor, context } if length as f64 > context => {
+                let stretch = factor * length as f64 / context - (factor - 1.0);
+                let dims = self.rotary as f64;
+                self.theta * libm::pow(stretch, dims / (dims - 2.0))
+            }
+            _ => self.theta,
+        }
     }
 
     /// For each frequency the share of the unscaled one: 1 above `beta_fast` turns in the original context, 0 below `beta_slow`.
@@ -139,7 +226,7 @@ mod tests {
             rotary: 8,
             scaling: RopeScaling::None,
         };
-        assert_eq!(rope.frequencies(&[]), (vec![1.0, 0.1, 0.01, 0.001], 1.0));
+        assert_eq!(rope.frequencies(64, &[]), (vec![1.0, 0.1, 0.01, 0.001], 1.0));
     }
 
     #[test]
@@ -155,7 +242,7 @@ mod tests {
             rotary: 8,
             scaling,
         }
-        .frequencies(&[]);
+        .frequencies(64, &[]);
         assert_eq!(f[0], 1.0);
         assert_eq!(f[3], 0.001 / 8.0);
         assert!(f[1] < 0.1 && f[1] > 0.1 / 8.0);
@@ -176,7 +263,7 @@ mod tests {
             rotary: 16,
             scaling,
         }
-        .frequencies(&[]);
+        .frequencies(64, &[]);
         assert_eq!((f[0], factor), (1.0, 1.5));
         assert!((f[7] - (1.0 / libm::pow(10_000.0, 14.0 / 16.0)) as f32 / 4.0).abs() < 1e-9);
     }

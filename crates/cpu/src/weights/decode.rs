@@ -1,0 +1,126 @@
+//! Rows of matrices that are not read as they lie in the file.
+
+use goldcrest_format::{Checkpoint, FormatError, TensorInfo};
+use goldcrest_model::spec::{Matrix, Storage};
+
+use super::{decode, find};
+use crate::CpuError;
+
+/// Decodes one row of a matrix at a time to f32.
+pub struct RowDecoder<'a> {
+    checkpoint: &'a Checkpoint,
+    info: &'a TensorInfo,
+    matrix: &'a Matrix,
+    stored: Stored,
+}
+
+/// What decoding needs at hand.
+enum Stored {
+    Rows,
+    /// The matrix as the file has it, `[cols, stored outputs]`: a row of ours is a column.
+    Columns {
+        values: Vec<f32>,
+        outputs: usize,
+    },
+    /// A factor for each block.
+    Scales {
+        values: Vec<f32>,
+        block: [usize; 2],
+        columns: usize,
+    },
+    /// Nibbles and exponents of the whole tensor.
+    Mxfp4 {
+        nibbles: Vec<u8>,
+        exponents: Vec<u8>,
+    },
+}
+
+impl<'a> RowDecoder<'a> {
+    pub fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
+        let stored = match &matrix.storage {
+            Storage::Rows => Stored::Rows,
+            Storage::Columns { first_input } => {
+                let outputs = info.row_elements();
+                let mut values = vec![0.0; matrix.cols * outputs];
+                checkpoint
+                    .decode_rows(info, *first_input, &mut values)
+                    .map_err(|source| weights_error(info, source))?;
+                Stored::Columns { values, outputs }
+            }
+            Storage::BlockScaled { scales, block } => {
+                let scales = find(checkpoint, scales)?;
+                let mut values = vec![0.0; scales.elements()];
+                decode(checkpoint, scales, &mut values)?;
+                Stored::Scales {
+                    values,
+                    block: *block,
+                    columns: matrix.cols.div_ceil(block[1]),
+                }
+            }
+            Storage::Mxfp4 { scales } => Stored::Mxfp4 {
+                nibbles: bytes(checkpoint, info)?,
+                exponents: bytes(checkpoint, find(checkpoint, scales)?)?,
+            },
+        };
+        Ok(RowDecoder {
+            checkpoint,
+            info,
+            matrix,
+            stored,
+        })
+    }
+
+    /// Output `row` of the matrix.
+    pub fn decode(&self, row: usize, out: &mut [f32]) -> Result<(), FormatError> {
+        let source = self.matrix.source_row(row);
+        match &self.stored {
+            Stored::Rows => self.checkpoint.decode_rows(self.info, source, out)?,
+            Stored::Columns { values, outputs } => {
+                for (x, row) in out.iter_mut().zip(values.chunks_exact(*outputs)) {
+                    *x = row[source];
+                }
+            }
+            Stored::Scales { values, block, columns } => {
+                self.checkpoint.decode_rows(self.info, source, out)?;
+                let scales = &values[source / block[0] * columns..][..*columns];
+                for (part, scale) in out.chunks_mut(block[1]).zip(scales) {
+                    part.iter_mut().for_each(|x| *x *= scale);
+                }
+            }
+            Stored::Mxfp4 { nibbles, exponents } => {
+                let blocks = out.len() / 32;
+                let nibbles = nibbles[source * blocks * 16..].chunks_exact(16);
+                let exponents = &exponents[source * blocks..][..blocks];
+                for (values, (nibbles, exponent)) in out.chunks_exact_mut(32).zip(nibbles.zip(exponents)) {
+                    // A power of two: exact.
+                    let scale = libm::ldexp(1.0, i32::from(*exponent) - 127) as f32;
+                    for (pair, byte) in values.chunks_exact_mut(2).zip(nibbles) {
+                        pair[0] = FP4[usize::from(byte & 15)] * scale;
+                        pair[1] = FP4[usize::from(byte >> 4)] * scale;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Values of the 4-bit floats of the OCP microscaling formats (E2M1), by their bits.
+const FP4: [f32; 16] = [
+    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
+];
+
+fn bytes(checkpoint: &Checkpoint, info: &TensorInfo) -> Result<Vec<u8>, CpuError> {
+    let mut bytes = vec![0; info.elements()];
+    checkpoint
+        .read(info, 0, &mut bytes)
+        .map_err(|source| weights_error(info, source))?;
+    Ok(bytes)
+}
+
+fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
+    CpuError::Weights {
+        tensor: info.name.clone(),
+        source: Box::new(source),
+    }
+}

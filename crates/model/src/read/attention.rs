@@ -1,0 +1,315 @@
+//! Softmax attention of a layer.
+
+use super::SpecError;
+use super::keys::{self, Settings};
+use super::layers::LayerReader;
+use super::rope::{layer_rope, position_scale, rotary_dims};
+use super::tensors::{Place, Tensors};
+use crate::families::{Alibi, AttentionFacts, AttentionScale, HeadNormKind, Name, OutputGate, Qkv};
+use crate::spec::{
+    Attention, AttentionRule, HeadNorm, KeyValue, Linear, Norm, NormKind, RowOrder, RowSelection, Visible,
+};
+
+/// Heads of one layer.
+#[derive(Clone, Copy)]
+pub struct Heads {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+}
+
+impl Heads {
+    pub fn read(settings: &Settings, facts: &AttentionFacts, hidden: usize, layer: usize) -> Result<Heads, SpecError> {
+        let bad = |key, value: usize, expected: String| SpecError::BadValue {
+            key: settings.spelling(key),
+            value: value.to_string(),
+            expected,
+        };
+        let heads = settings
+            .opt_usize_at(keys::HEADS, layer)?
+            .ok_or_else(|| SpecError::MissingKey {
+                key: settings.spelling(keys::HEADS),
+            })?;
+        let mut kv_heads = settings.opt_usize_at(keys::KV_HEADS, layer)?.unwrap_or(heads);
+        if let Some([if_true, unless]) = facts.one_kv_head {
+            let says = |key| settings.opt_bool(key).map(|flag| flag.unwrap_or(false));
+            if !settings.is_gguf() && says(if_true)? && !says(unless)? {
+                kv_heads = 1;
+            }
+        }
+        if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 {
+            let expected = format!("a divisor of the {heads} attention heads");
+            return Err(bad(keys::KV_HEADS, kv_heads, expected));
+        }
+        let key_dim = settings.opt_usize(keys::HEAD_DIM)?.unwrap_or(hidden / heads);
+        if key_dim == 0 || !key_dim.is_multiple_of(2) {
+            return Err(bad(keys::HEAD_DIM, key_dim, "an even number above zero".into()));
+        }
+        let value_dim = settings.opt_usize(keys::VALUE_DIM)?.unwrap_or(key_dim);
+        if value_dim == 0 {
+            return Err(bad(keys::VALUE_DIM, value_dim, "a number above zero".into()));
+        }
+        Ok(Heads {
+            heads,
+            kv_heads,
+            key_dim,
+            value_dim,
+        })
+    }
+}
+
+impl LayerReader<'_> {
+    pub fn attention(&self, tensors: &mut Tensors, layer: usize) -> Result<Attention, SpecError> {
+        let facts = &self.family.attention;
+        let names = &self.family.names;
+        let heads = Heads::read(self.settings, facts, self.hidden, layer)?;
+        let Visibility { visible, rotates } = self.visibility(layer);
+        let alibi = match facts.alibi {
+            Alibi::Never => false,
+            Alibi::Always => true,
+            Alibi::Key(key) => self.settings.opt_bool(key)?.unwrap_or(false),
+        };
+        let rotates = rotates && !alibi;
+        let rotary = rotary_dims(self.settings, heads.key_dim, visible)?;
+        let order = self.row_order(heads.key_dim, rotary);
+        let rope = match rotates {
+            true => Some(layer_rope(self.settings, self.family, tensors, rotary, visible)?),
+            false => None,
+        };
+        let [query, key, value] = self.query_key_value(tensors, layer, heads, order)?;
+        let width = heads.heads * heads.value_dim;
+        let gate = self.output_gate(tensors, layer, heads)?;
+        let sinks = names.sinks;
+        let softcap = match facts.softcap {
+            true => self.settings.opt_f64(keys::SCORE_CAP)?.map(|cap| cap as f32),
+            false => None,
+        };
+        Ok(Attention {
+            heads: heads.heads,
+            kv_heads: heads.kv_heads,
+            key_dim: heads.key_dim,
+            value_dim: heads.value_dim,
+            query,
+            query_norm: self.head_norm(tensors, names.query_norm, layer, (heads.heads, heads.key_dim), order)?,
+            kv: KeyValue::Own {
+                key,
+                value: Some(value),
+                key_norm: self.head_norm(tensors, names.key_norm, layer, (heads.kv_heads, heads.key_dim), order)?,
+                value_norm: facts.value_norm.then(|| HeadNorm {
+                    norm: self.weightless_norm(),
+                    groups: heads.kv_heads,
+                }),
+                value_scale: self.number(facts.value_scale)?,
+            },
+            norm_after_rope: facts.norm_after_rope,
+            rope,
+            position_scale: position_scale(self.settings, facts.position_scale, rotates)?,
+            rule: AttentionRule {
+                visible,
+                scale: self.attention_scale(heads)? * self.number(facts.key_scale)?,
+                softcap,
+                sinks: tensors.opt_vector(sinks, layer, "", heads.heads)?,
+                alibi,
+            },
+            gate,
+            output: tensors.linear_of(self.place(names.output, layer, [self.hidden, width]), facts.output_bias)?,
+        })
+    }
+
+    fn query_key_value(
+        &self,
+        tensors: &mut Tensors,
+        layer: usize,
+        heads: Heads,
+        order: RowOrder,
+    ) -> Result<[Linear; 3], SpecError> {
+        let facts = &self.family.attention;
+        let names = &self.family.names;
+        let Heads {
+            kv_heads,
+            key_dim,
+            value_dim,
+            ..
+        } = heads;
+        // The query's matrix may hold the output gate too: a query and its gate for each head.
+        let gated = facts.output_gate == OutputGate::InQuery;
+        let query_rows = if gated {
+            (
+                heads.heads * 2 * key_dim,
+                RowSelection::grouped(heads.heads, 2 * key_dim, 0, key_dim),
+            )
+        } else {
+            (heads.heads * key_dim, RowSelection::all(heads.heads * key_dim))
+        };
+        let [query, key, value] = [query_rows.0, kv_heads * key_dim, kv_heads * value_dim];
+        let total = query + key + value;
+        let group = heads.heads / kv_heads * key_dim;
+        let stride = group + key_dim + value_dim;
+        let fused = match self.settings.is_gguf() {
+            true => Qkv::Stacked,
+            false => facts.qkv,
+        };
+        let fused = tensors.has(names.qkv, layer, "weight").then_some(fused);
+        let places: [(Name, usize, RowSelection); 3] = match fused {
+            None => [
+                (names.query, query, query_rows.1),
+                (names.key, key, RowSelection::all(key)),
+                (names.value, value, RowSelection::all(value)),
+            ],
+            Some(Qkv::Stacked) => [
+                (names.qkv, total, RowSelection::stretch(0, query)),
+                (names.qkv, total, RowSelection::stretch(query, key)),
+                (names.qkv, total, RowSelection::stretch(query + key, value)),
+            ],
+            Some(Qkv::Grouped) => [
+                (names.qkv, total, RowSelection::grouped(kv_heads, stride, 0, group)),
+                (
+                    names.qkv,
+                    total,
+                    RowSelection::grouped(kv_heads, stride, group, key_dim),
+                ),
+                (
+                    names.qkv,
+                    total,
+                    RowSelection::grouped(kv_heads, stride, group + key_dim, value_dim),
+                ),
+            ],
+        };
+        let mut linears = Vec::with_capacity(3);
+        for (name, rows, selection) in places {
+            let mut place = self.place(name, layer, [rows, self.hidden]);
+            place.rows = selection;
+            linears.push(tensors.linear_of(place, facts.qkv_bias)?);
+        }
+        let [query, key, value]: [Linear; 3] = linears.try_into().expect("three were pushed");
+        Ok([reorder(query, order), reorder(key, order), value])
+    }
+
+    fn output_gate(&self, tensors: &mut Tensors, layer: usize, heads: Heads) -> Result<Option<Linear>, SpecError> {
+        let names = &self.family.names;
+        let bias = self.family.attention.qkv_bias;
+        let width = heads.heads * heads.value_dim;
+        match self.family.attention.output_gate {
+            OutputGate::None => Ok(None),
+            OutputGate::Projection => {
+                let rows = tensors.rows(names.output_gate, layer)?;
+                if rows != width && rows != heads.heads {
+                    return Err(self.bad_rows(tensors, names.output_gate, layer, rows, width));
+                }
+                tensors
+                    .linear(names.output_gate, layer, [rows, self.hidden], bias)
+                    .map(Some)
+            }
+            OutputGate::InQuery => {
+                let mut place = self.place(names.query, layer, [heads.heads * 2 * heads.key_dim, self.hidden]);
+                place.rows = RowSelection::grouped(heads.heads, 2 * heads.key_dim, heads.key_dim, heads.key_dim);
+                tensors.linear_of(place, bias).map(Some)
+            }
+        }
+    }
+
+    fn head_norm(
+        &self,
+        tensors: &mut Tensors,
+        name: Name,
+        layer: usize,
+        (heads, dim): (usize, usize),
+        order: RowOrder,
+    ) -> Result<Option<HeadNorm>, SpecError> {
+        let facts = &self.family.attention.head_norms;
+        let wanted = match facts.only_if {
+            _ if facts.kind == HeadNormKind::Never => false,
+            Some(_) if self.settings.is_gguf() => tensors.has(name, layer, "weight"),
+            Some(key) => self.settings.opt_bool(key)?.unwrap_or(false),
+            None => true,
+        };
+        if !wanted {
+            return Ok(None);
+        }
+        let eps = self.settings.f64(self.family.norm.eps)?;
+        let kind = (facts.norm, eps);
+        let (mut norm, groups) = match facts.kind {
+            HeadNormKind::Never => return Ok(None),
+            HeadNormKind::Weightless => (self.weightless_norm(), heads),
+            HeadNormKind::Shared => (tensors.norm_of(name, layer, dim, kind)?, heads),
+            HeadNormKind::Own => (tensors.norm_of(name, layer, heads * dim, kind)?, heads),
+            HeadNormKind::OwnTensors if self.settings.is_gguf() => {
+                (tensors.norm_of(name, layer, heads * dim, kind)?, heads)
+            }
+            HeadNormKind::OwnTensors => (tensors.norm_of_heads(name, layer, (heads, dim), kind)?, heads),
+            HeadNormKind::Row => (tensors.norm_of(name, layer, heads * dim, kind)?, 1),
+        };
+        // The weight's elements go where the rows of the projection went.
+        if let Some(weight) = &mut norm.weight {
+            weight.order = order;
+        }
+        Ok(Some(HeadNorm { norm, groups }))
+    }
+
+    fn weightless_norm(&self) -> Norm {
+        Norm {
+            kind: NormKind::Rms,
+            weight: None,
+            bias: None,
+            eps: self.eps as f32,
+        }
+    }
+
+    fn row_order(&self, head_dim: usize, rotary: usize) -> RowOrder {
+        let rope = self.family.attention.rope;
+        let pairs = if self.settings.is_gguf() {
+            rope.gguf_pairs
+        } else {
+            rope.hf_pairs
+        };
+        if pairs {
+            RowOrder::Pairs { head_dim, rotary }
+        } else {
+            RowOrder::Plain
+        }
+    }
+
+    fn attention_scale(&self, heads: Heads) -> Result<f32, SpecError> {
+        let dim = match self.family.attention.scale {
+            AttentionScale::One => return Ok(1.0),
+            AttentionScale::Key(key) => match self.settings.opt_f64(key)? {
+                Some(scale) => return Ok(scale as f32),
+                None => heads.key_dim as f64,
+            },
+            AttentionScale::HeadDim => heads.key_dim as f64,
+            AttentionScale::QueryScalar {
+                hidden_per_head_at_layers,
+            } => match self.settings.opt_f64(keys::QUERY_SCALAR)? {
+                Some(scalar) => scalar,
+                None if self.layers == hidden_per_head_at_layers => (self.hidden / heads.heads) as f64,
+                None => heads.key_dim as f64,
+            },
+        };
+        Ok((1.0 / dim.sqrt()) as f32)
+    }
+}
+
+/// What a layer sees, and whether it rotates.
+pub struct Visibility {
+    pub visible: Visible,
+    pub rotates: bool,
+}
+
+pub fn reorder(mut linear: Linear, order: RowOrder) -> Linear {
+    linear.weight.order = order;
+    if let Some(bias) = &mut linear.bias {
+        bias.order = order;
+    }
+    linear
+}
+
+impl<'a> LayerReader<'a> {
+    /// A matrix of attention or of a dense block, which some checkpoints store the other way.
+    pub fn place(&self, name: Name, layer: usize, shape: [usize; 2]) -> Place {
+        Place {
+            columns: self.family.ffn.hf_columns && !self.settings.is_gguf(),
+            ..Place::whole(name, layer, shape)
+        }
+    }
+}

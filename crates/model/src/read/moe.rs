@@ -1,0 +1,398 @@
+//! Mixtures of experts of a layer.
+
+use super::SpecError;
+use super::ffn::FfnNames;
+use super::keys::{self, Key};
+use super::layers::LayerReader;
+use super::tensors::{Place, Tensors};
+use crate::families::{Bias, FusedExperts, Groups, MoeFacts, Name, NormaliseFact, ScoringFact};
+use crate::spec::{
+    ExpertGroups, Experts, GroupScore, Linear, Moe, Normalise, RouteRule, Router, RowSelection, Scoring, SharedExpert,
+    Storage,
+};
+
+impl LayerReader<'_> {
+    /// The layer's mixture of experts, if it has a router.
+    pub fn moe(&self, tensors: &mut Tensors, layer: usize) -> Result<Option<Moe>, SpecError> {
+        let facts = &self.family.moe;
+        if !tensors.has(facts.names.router, layer, "weight") {
+            return Ok(None);
+        }
+        let experts = self.positive(keys::EXPERTS)?;
+        let router = self.router(tensors, layer, experts)?;
+        let shared = self.shared_expert(tensors, layer)?;
+        // One shared expert of the width of all stands for several; the average counts them with the sum of the chosen as one more.
+        let scale = match (&shared, facts.average_shared) {
+            (Some(_), true) => {
+                let strategy = self
+                    .settings
+                    .hf("shared_expert_combination_strategy")
+                    .and_then(|v| v.as_str());
+                if strategy.is_none_or(|strategy| strategy == "average") {
+                    0.5
+                } else {
+                    1.0
+                }
+            }
+            _ => 1.0,
+        };
+        Ok(Some(Moe {
+            router,
+            experts: self.experts(tensors, layer, experts)?,
+            shared,
+            scale,
+        }))
+    }
+
+    fn positive(&self, key: Key) -> Result<usize, SpecError> {
+        match self.settings.usize(key)? {
+            0 => Err(SpecError::BadValue {
+                key: self.settings.spelling(key),
+                value: "0".into(),
+                expected: "a number above zero".into(),
+            }),
+            number => Ok(number),
+        }
+    }
+
+    fn router(&self, tensors: &mut Tensors, layer: usize, experts: usize) -> Result<Router, SpecError> {
+        let facts = &self.family.moe;
+        let top_k = self.positive(keys::TOP_K)?;
+        if top_k > experts {
+            return Err(SpecError::BadValue {
+                key: self.settings.spelling(keys::TOP_K),
+                value: top_k.to_string(),
+                expected: format!("at most the {experts} experts"),
+            });
+        }
+        let mut correction = None;
+        for &name in facts.names.correction {
+            correction = match correction {
+                None => tensors.opt_vector(name, layer, "", experts)?,
+                found => found,
+            };
+        }
+        Ok(Router {
+            norm: None,
+            logits: tensors.linear(facts.names.router, layer, [experts, self.hidden], Bias::Stored)?,
+            rule: RouteRule {
+                experts,
+                top_k,
+                scoring: self.scoring(facts)?,
+                groups: self.expert_groups(facts, experts)?,
+                normalise: self.normalise(facts)?,
+                scale: self.number(facts.scale)?,
+            },
+            correction,
+            expert_scale: None,
+        })
+    }
+
+    fn scoring(&self, facts: &MoeFacts) -> Result<Scoring, SpecError> {
+        Ok(match facts.scoring {
+            ScoringFact::Fixed(scoring) => scoring,
+            ScoringFact::ChosenByKey(key, default) => match self.settings.opt_str(key)? {
+                None => default,
+                Some("sigmoid") => Scoring::SigmoidOfChosen,
+                Some("softmax") => Scoring::SoftmaxOfChosen,
+                Some(other) => {
+                    return Err(SpecError::Unsupported {
+                        key: self.settings.spelling(key),
+                        value: other.into(),
+                    });
+                }
+            },
+            ScoringFact::SparseMixer(key) => Scoring::SparseMixer {
+                jitter: self.settings.opt_f64(key)?.unwrap_or(0.01) as f32,
+            },
+        })
+    }
+
+    fn expert_groups(&self, facts: &MoeFacts, experts: usize) -> Result<Option<ExpertGroups>, SpecError> {
+        let score = match facts.groups {
+            Groups::None => return Ok(None),
+            Groups::BestTwo => GroupScore::SumOfBestTwo,
+            Groups::MaxIfLimited => match self.settings.hf("topk_method").and_then(|v| v.as_str()) {
+                Some("greedy") => return Ok(None),
+                _ => GroupScore::Max,
+            },
+        };
+        let count = self.settings.opt_usize(keys::EXPERT_GROUPS)?.unwrap_or(1);
+        let keep = self.settings.opt_usize(keys::KEPT_GROUPS)?.unwrap_or(1);
+        if count <= 1 {
+            return Ok(None);
+        }
+        if experts % count != 0 || keep == 0 || keep > count {
+            return Err(SpecError::BadValue {
+                key: self.settings.spelling(keys::EXPERT_GROUPS),
+                value: format!("{count} groups, {keep} kept"),
+                expected: format!("equal groups of {experts} experts, of which some are kept"),
+            });
+        }
+        Ok(Some(ExpertGroups { count, keep, score }))
+    }
+
+    fn normalise(&self, facts: &MoeFacts) -> Result<Normalise, SpecError> {
+        Ok(match facts.normalise {
+            NormaliseFact::Never => Normalise::None,
+            NormaliseFact::Always { eps } => Normalise::Sum { eps },
+            NormaliseFact::Key {
+                key,
+                default,
+                gguf_default,
+                eps,
+            } => {
+                let default = if self.settings.is_gguf() { gguf_default } else { default };
+                match self.settings.opt_bool(key)?.unwrap_or(default) {
+                    true => Normalise::Sum { eps },
+                    false => Normalise::None,
+                }
+            }
+            NormaliseFact::AtLeast { key, default } => Normalise::AtLeast {
+                least: self.settings.opt_f64(key)?.unwrap_or(default) as f32,
+            },
+        })
+    }
+
+    fn shared_expert(&self, tensors: &mut Tensors, layer: usize) -> Result<Option<SharedExpert>, SpecError> {
+        let names = &self.family.moe.names;
+        if !tensors.has(names.shared_up, layer, "weight") {
+            return Ok(None);
+        }
+        let ffn_names = FfnNames {
+            gate: names.shared_gate,
+            up: names.shared_up,
+            down: names.shared_down,
+        };
+        let ffn = self.ffn(tensors, layer, ffn_names)?;
+        let gate = match tensors.has(names.shared_router, layer, "weight") {
+            true => Some(tensors.linear(names.shared_router, layer, [1, self.hidden], Bias::Stored)?),
+            false => None,
+        };
+        Ok(Some(SharedExpert { ffn, gate }))
+    }
+
+    fn experts(&self, tensors: &mut Tensors, layer: usize, count: usize) -> Result<Experts, SpecError> {
+        let facts = &self.family.moe;
+        let activation = match facts.activation {
+            Some(activation) => activation,
+            None => self.activation()?,
+        };
+        let reader = ExpertReader {
+            layer,
+            count,
+            hidden: self.hidden,
+        };
+        let [gate, up, down] = match reader.fused(tensors, facts)? {
+            Some(linears) => linears,
+            None => reader.separate(tensors, facts)?,
+        };
+        Ok(Experts {
+            activation,
+            gate,
+            up,
+            down,
+            weigh_input: facts.weigh_input,
+            identities: false,
+        })
+    }
+}
+
+/// Finds the experts of one layer, in the ways in which files hold them.
+struct ExpertReader {
+    layer: usize,
+    count: usize,
+    hidden: usize,
+}
+
+/// One projection of all experts: its tensor, and where an expert's rows are.
+struct Stack {
+    tensor: String,
+    /// For its biases.
+    bias: String,
+    inputs: usize,
+    /// Of an expert's stored outputs.
+    stored: usize,
+    rows: RowSelection,
+    columns: bool,
+}
+
+impl ExpertReader {
+    /// A tensor an expert, or a tensor a projection.
+    fn separate(&self, tensors: &mut Tensors, facts: &MoeFacts) -> Result<[Vec<Linear>; 3], SpecError> {
+        let names = &facts.names;
+        let has_gate = self.exists(tensors, names.gate);
+        let width = self.width(tensors, names.up)?;
+        let all = |tensors: &mut Tensors, name: Name, shape| self.all(tensors, name, shape);
+        let gate = match has_gate {
+            true => all(tensors, names.gate, [width, self.hidden])?,
+            false => Vec::new(),
+        };
+        let up = all(tensors, names.up, [width, self.hidden])?;
+        let down = all(tensors, names.down, [self.hidden, width])?;
+        Ok([gate, up, down])
+    }
+
+    fn one(&self, tensors: &Tensors, name: Name, expert: usize) -> Option<String> {
+        let spelled = tensors.spelled(name, self.layer)?;
+        spelled
+            .contains("{e}")
+            .then(|| spelled.replace("{e}", &expert.to_string()))
+    }
+
+    fn exists(&self, tensors: &Tensors, name: Name) -> bool {
+        match self.one(tensors, name, 0) {
+            Some(first) => tensors.has_named(&format!("{first}.weight")),
+            None => tensors.has(name, self.layer, "weight"),
+        }
+    }
+
+    /// Width of an expert.
+    fn width(&self, tensors: &Tensors, up: Name) -> Result<usize, SpecError> {
+        match self.one(tensors, up, 0) {
+            Some(first) => tensors.rows_named(&format!("{first}.weight")),
+            None => Ok(tensors.rows(up, self.layer)? / self.count),
+        }
+    }
+
+    fn all(&self, tensors: &mut Tensors, name: Name, shape: [usize; 2]) -> Result<Vec<Linear>, SpecError> {
+        if self.one(tensors, name, 0).is_some() {
+            return (0..self.count)
+                .map(|expert| {
+                    let tensor = self.one(tensors, name, expert).unwrap_or_default();
+                    let place = Place::whole(name, self.layer, shape);
+                    tensors.linear_named(&tensor, place)
+                })
+                .collect();
+        }
+        let tensor = tensors.spelled(name, self.layer).unwrap_or_default();
+        self.stack(
+            tensors,
+            Stack {
+                bias: format!("{tensor}.bias"),
+                tensor: format!("{tensor}.weight"),
+                inputs: shape[1],
+                stored: shape[0],
+                rows: RowSelection::all(shape[0]),
+                columns: false,
+            },
+        )
+    }
+
+    /// Gate and up of all experts in one tensor, and their downs in another.
+    fn fused(&self, tensors: &mut Tensors, facts: &MoeFacts) -> Result<Option<[Vec<Linear>; 3]>, SpecError> {
+        let Some(gate_up) = tensors
+            .spelled(facts.names.gate_up, self.layer)
+            .filter(|name| !name.is_empty())
+        else {
+            return Ok(None);
+        };
+        let plain = tensors.has_named(&gate_up);
+        let tensor = if plain {
+            gate_up.clone()
+        } else {
+            format!("{gate_up}.weight")
+        };
+        let quantised = tensors.has_named(&format!("{gate_up}_blocks"));
+        if !tensors.has_named(&tensor) && !quantised {
+            return Ok(None);
+        }
+        let down = tensors.spelled(facts.names.fused_down, self.layer).unwrap_or_default();
+        let down_tensor = if plain { down.clone() } else { format!("{down}.weight") };
+        // MXFP4 holds the rows of each output together, whichever way the plain form lies.
+        let columns = !quantised && facts.fused != FusedExperts::Rows;
+        let width = match quantised {
+            true => tensors.elements_named(&format!("{gate_up}_scales"))? * 32 / (2 * self.count * self.hidden).max(1),
+            false => tensors.elements_named(&tensor)? / (2 * self.count * self.hidden).max(1),
+        };
+        let interleaved = facts.fused == FusedExperts::InterleavedColumns;
+        let part = |index: usize| Stack {
+            tensor: tensor.clone(),
+            bias: format!("{gate_up}_bias"),
+            inputs: self.hidden,
+            stored: 2 * width,
+            rows: match interleaved {
+                true => RowSelection::grouped(width, 2, index, 1),
+                false => RowSelection::stretch(index * width, width),
+            },
+            columns,
+        };
+        let down = Stack {
+            tensor: down_tensor,
+            bias: format!("{down}_bias"),
+            inputs: width,
+            stored: self.hidden,
+            rows: RowSelection::all(self.hidden),
+            columns,
+        };
+        let (gate, up) = (part(0), part(1));
+        let read = |tensors: &mut Tensors, stack: Stack| match quantised {
+            true => self.mxfp4_stack(tensors, stack),
+            false => self.stack(tensors, stack),
+        };
+        Ok(Some([read(tensors, gate)?, read(tensors, up)?, read(tensors, down)?]))
+    }
+
+    fn stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {
+        let Stack { inputs, stored, .. } = stack;
+        let whole = match stack.columns {
+            true => [self.count * inputs, stored],
+            false => [self.count * stored, inputs],
+        };
+        let place = Place::whole(("", ""), self.layer, whole);
+        let matrix = tensors.matrix_named(stack.tensor.clone(), place)?;
+        (0..self.count)
+            .map(|expert| {
+                let mut weight = matrix.clone();
+                weight.cols = inputs;
+                weight.rows = match stack.columns {
+                    true => stack.rows,
+                    false => shifted(stack.rows, expert * stored),
+                };
+                if stack.columns {
+                    weight.storage = Storage::Columns {
+                        first_input: expert * inputs,
+                    };
+                }
+                let bias = self.bias(tensors, &stack, expert)?;
+                Ok(Linear { weight, bias })
+            })
+            .collect()
+    }
+
+    /// Experts in MXFP4 as Hugging Face stores them: `…_blocks` of `[experts, outputs, inputs / 32, 16]`, `…_scales` without the last.
+    fn mxfp4_stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {
+        let base = stack.tensor.trim_end_matches(".weight").to_owned();
+        let (blocks, scales) = (format!("{base}_blocks"), format!("{base}_scales"));
+        let rows = self.count * stack.stored;
+        let matrix = tensors.mxfp4_matrix(&blocks, &scales, [rows, stack.inputs])?;
+        (0..self.count)
+            .map(|expert| {
+                let mut weight = matrix.clone();
+                weight.rows = shifted(stack.rows, expert * stack.stored);
+                let bias = self.bias(tensors, &stack, expert)?;
+                Ok(Linear { weight, bias })
+            })
+            .collect()
+    }
+
+    fn bias(
+        &self,
+        tensors: &mut Tensors,
+        stack: &Stack,
+        expert: usize,
+    ) -> Result<Option<crate::spec::Vector>, SpecError> {
+        if !tensors.has_named(&stack.bias) {
+            return Ok(None);
+        }
+        let elements = shifted(stack.rows, expert * stack.stored);
+        tensors
+            .vector_named(stack.bias.clone(), (self.count * stack.stored, elements))
+            .map(Some)
+    }
+}
+
+fn shifted(mut rows: RowSelection, by: usize) -> RowSelection {
+    rows.first += by;
+    rows
+}
