@@ -192,7 +192,7 @@ fn tell_ops(name: &str, phase: &PhaseCounters) {
         "{name}: {} calls, {} rows, {:.3} s in ops",
         phase.calls, phase.tokens, all
     ));
-    for kind in OpKind::ALL {
+    for &kind in OpKind::ALL {
         let op = phase.op(kind);
         if op.runs > 0 {
             tell(format_args!(

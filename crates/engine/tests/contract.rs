@@ -457,7 +457,7 @@ fn counters_count_calls_tokens_runs_and_bytes() {
     // 10 = 4 + 4 + 2, then a single token, then 9 = 4 + 4 + 1.
     let calls = |phase: &PhaseCounters| (phase.calls, phase.tokens);
     assert_eq!((calls(&counters.prefill), calls(&counters.decode)), ((5, 18), (2, 2)));
-    for kind in OpKind::ALL {
+    for &kind in OpKind::ALL {
         let in_plan = engine.plan().ops.iter().filter(|op| op.kind() == kind).count() as u64;
         assert_eq!(counters.prefill.op(kind).runs, 5 * in_plan, "{}", kind.name());
         assert_eq!(counters.decode.op(kind).runs, 2 * in_plan, "{}", kind.name());

@@ -1,7 +1,9 @@
 //! What can differ between families of decoders, as data. Every field is a fact about how such models are published.
 
+use super::mla::MlaFacts;
 use super::moe::MoeFacts;
 use super::names::Names;
+use super::recurrence::Recurrence;
 use crate::read::Key;
 use crate::spec::{Activation, NormKind};
 
@@ -22,6 +24,10 @@ pub struct Family {
     pub blocks: BlockFacts,
     pub embedding: EmbeddingFacts,
     pub attention: AttentionFacts,
+    /// Layers with a latent for keys and values, if the family has any.
+    pub mla: Option<MlaFacts>,
+    /// Layers with a recurrent state, if the family has any.
+    pub recurrent: Option<Recurrence>,
     pub ffn: FfnFacts,
     /// Layers with a router are mixtures of experts.
     pub moe: MoeFacts,
@@ -58,6 +64,7 @@ pub struct NormFacts {
 /// How a layer's mixer and feed-forward block are placed.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockFacts {
+    pub layout: Layout,
     /// Each block's input is normed.
     pub pre: bool,
     /// Each block's output is normed before it is added (names `attention_post_norm`, `ffn_post_norm`).
@@ -65,6 +72,15 @@ pub struct BlockFacts {
     pub parallel: Parallel,
     /// Multiplies what a block adds.
     pub residual_scale: Number,
+}
+
+/// What a layer is made of. Which kind of block it has, its tensors say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// A mixer of positions, or several side by side, and a feed-forward block.
+    MixerAndFfn,
+    /// One block.
+    One,
 }
 
 /// Whether mixer and feed-forward block see the same stream, instead of one after the other. A block without a norm of its own shares the
@@ -268,8 +284,8 @@ pub enum OutputGate {
 #[derive(Clone, Copy, Debug)]
 pub enum PositionScaling {
     None,
-    /// `llama_4_scaling_beta` of the rope parameters, in steps of the original context.
-    RopeBeta,
+    /// By this number of the rope parameters, in steps of the original context.
+    RopeParameter(&'static str),
     /// Llama 4: in layers without rotation, if `on` says so.
     Unrotated {
         on: Key,

@@ -2,8 +2,8 @@
 
 use super::{
     Alibi, AttentionFacts, AttentionScale, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts, HeadNormKind,
-    HeadNorms, LocalRope, Names, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts, RopeLayers,
-    Windows,
+    HeadNorms, Layout, LocalRope, Names, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts,
+    RopeLayers, Windows,
 };
 use crate::read::keys;
 use crate::spec::{Activation, NormKind};
@@ -21,6 +21,7 @@ pub const FAMILY: Family = Family {
         one_plus: false,
     },
     blocks: BlockFacts {
+        layout: Layout::MixerAndFfn,
         pre: true,
         post: false,
         parallel: Parallel::Never,
@@ -32,6 +33,8 @@ pub const FAMILY: Family = Family {
         norm: false,
     },
     attention: ATTENTION,
+    mla: None,
+    recurrent: None,
     ffn: FfnFacts {
         activation: Activation::Silu,
         bias: Bias::Key(keys::MLP_BIAS),

@@ -7,7 +7,7 @@ pub const FAMILY: Family = Family {
     hf: &["ministral3"],
     gguf: &["mistral3"],
     attention: AttentionFacts {
-        position_scale: PositionScaling::RopeBeta,
+        position_scale: PositionScaling::RopeParameter("llama_4_scaling_beta"),
         ..mistral::FAMILY.attention
     },
     ..mistral::FAMILY

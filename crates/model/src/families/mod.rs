@@ -24,6 +24,7 @@ mod ministral;
 mod ministral3;
 mod mistral;
 mod mixtral;
+mod mla;
 mod moe;
 mod names;
 mod nemotron;
@@ -33,6 +34,7 @@ mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod recurrence;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -40,11 +42,13 @@ mod starcoder2;
 
 pub use family::{
     Alibi, AttentionFacts, AttentionScale, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts, HeadNormKind,
-    HeadNorms, LocalRope, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts, RopeLayers,
+    HeadNorms, Layout, LocalRope, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts, RopeLayers,
     Windows,
 };
+pub use mla::MlaFacts;
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
 pub use names::{Name, Names};
+pub use recurrence::Recurrence;
 
 /// Every family that this build reads.
 pub const ALL: &[&Family] = &[

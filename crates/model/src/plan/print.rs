@@ -377,36 +377,7 @@ impl OpText<'_> {
                     b = name(buffer)
                 )
             }
-            Op::LinearState {
-                memory,
-                heads,
-                key_heads,
-                decay,
-                beta,
-                query,
-                key,
-                value,
-                out,
-            } => {
-                let decay = match decay {
-                    Decay::Vector(id) => self.vector(id),
-                    Decay::Buffer(id) => name(id).to_owned(),
-                };
-                let rule = beta.map_or("added".to_owned(), |beta| format!("delta rule by {}", name(beta)));
-                write!(
-                    f,
-                    "{} = state of {heads} heads ({key_heads} of keys), memory {}, ",
-                    name(out),
-                    memory.0
-                )?;
-                write!(
-                    f,
-                    "decay {decay}, {rule}; {}, {}, {}",
-                    name(query),
-                    name(key),
-                    name(value)
-                )
-            }
+            Op::LinearState { .. } => self.linear_state(f),
             Op::Scan {
                 memory,
                 rate,
@@ -429,6 +400,42 @@ impl OpText<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    fn linear_state(&self, f: &mut Formatter) -> Result {
+        let name = |id| self.buffer(id);
+        let Op::LinearState {
+            memory,
+            heads,
+            key_heads,
+            decay,
+            beta,
+            query,
+            key,
+            value,
+            out,
+        } = *self.op
+        else {
+            return Ok(());
+        };
+        let decay = match decay {
+            Decay::Vector(id) => self.vector(id),
+            Decay::Buffer(id) => name(id).to_owned(),
+        };
+        let rule = beta.map_or("added".to_owned(), |beta| format!("delta rule by {}", name(beta)));
+        write!(
+            f,
+            "{} = state of {heads} heads ({key_heads} of keys), memory {}, ",
+            name(out),
+            memory.0
+        )?;
+        write!(
+            f,
+            "decay {decay}, {rule}; {}, {}, {}",
+            name(query),
+            name(key),
+            name(value)
+        )
     }
 
     fn mixture(&self, f: &mut Formatter) -> Result {

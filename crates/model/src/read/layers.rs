@@ -5,7 +5,7 @@ use super::attention::Visibility;
 use super::keys::Settings;
 use super::tensors::Tensors;
 use super::windows::LayerKinds;
-use crate::families::{Family, Name, Number, Parallel};
+use crate::families::{Family, Layout, Name, Number, Parallel};
 use crate::spec::{Block, Branch, Layer, Norm, Residual, Sublayer};
 
 pub struct LayerReader<'a> {
@@ -56,11 +56,23 @@ impl<'a> LayerReader<'a> {
             (false, true) if parallel => (names.ffn_norm, names.ffn_norm),
             _ => (names.attention_norm, names.ffn_norm),
         };
-        let mixer = self.branch(tensors, mixer_norm, layer, |tensors| {
-            self.attention(tensors, layer)
-                .map(|attention| Block::Attention(Box::new(attention)))
-        })?;
-        let ffn = self.branch(tensors, ffn_norm, layer, |tensors| self.ffn_block(tensors, layer))?;
+        let mut mixers = Vec::new();
+        for block in self.mixers(tensors, layer)? {
+            mixers.push(self.branch(tensors, mixer_norm, layer, block)?);
+        }
+        let ffn = match facts.layout {
+            Layout::One if !mixers.is_empty() => None,
+            Layout::One => Some(self.ffn_block(tensors, layer)?),
+            Layout::MixerAndFfn => Some(self.ffn_block(tensors, layer)?),
+        };
+        let ffn_norm = if facts.layout == Layout::One {
+            mixer_norm
+        } else {
+            ffn_norm
+        };
+        let ffn = ffn
+            .map(|block| self.branch(tensors, ffn_norm, layer, block))
+            .transpose()?;
         let mut post = |name| facts.post.then(|| tensors.norm(name, layer, self.hidden)).transpose();
         let scale = self.number(facts.residual_scale)?;
         let sublayer = |branches, post| Sublayer {
@@ -69,15 +81,46 @@ impl<'a> LayerReader<'a> {
             scale,
             residual: Residual::Stream,
         };
-        let sublayers = if parallel {
-            vec![sublayer(vec![mixer, ffn], None)]
+        let mut sublayers = Vec::new();
+        if parallel {
+            mixers.extend(ffn);
+            sublayers.push(sublayer(mixers, None));
         } else {
-            vec![
-                sublayer(vec![mixer], post(names.attention_post_norm)?),
-                sublayer(vec![ffn], post(names.ffn_post_norm)?),
-            ]
-        };
+            if !mixers.is_empty() {
+                sublayers.push(sublayer(mixers, post(names.attention_post_norm)?));
+            }
+            if let Some(ffn) = ffn {
+                sublayers.push(sublayer(vec![ffn], post(names.ffn_post_norm)?));
+            }
+        }
         Ok(Layer { sublayers, scale: 1.0 })
+    }
+
+    /// The mixers of a layer: one in most models, several side by side in some, none in layers that are one feed-forward block.
+    fn mixers(&self, tensors: &mut Tensors, layer: usize) -> Result<Vec<Block>, SpecError> {
+        let mut blocks = Vec::new();
+        if let Some(mla) = self.mla(tensors, layer)? {
+            blocks.push(Block::Mla(Box::new(mla)));
+        }
+        if let Some(recurrent) = self.recurrent(tensors, layer)? {
+            blocks.push(recurrent);
+        }
+        let names = &self.family.names;
+        let has_attention = [names.query, names.qkv]
+            .iter()
+            .any(|name| tensors.has(*name, layer, "weight"));
+        let needs_attention = blocks.is_empty() && self.family.blocks.layout == Layout::MixerAndFfn;
+        // A layer that has none of them lacks attention: reading it says which tensor.
+        let is_latent = matches!(blocks.first(), Some(Block::Mla(_)));
+        if needs_attention || (has_attention && !is_latent && self.has_attention_output(tensors, layer)) {
+            blocks.push(Block::Attention(Box::new(self.attention(tensors, layer)?)));
+        }
+        Ok(blocks)
+    }
+
+    /// Recurrent blocks may name their inputs as attention does; their outputs they do not.
+    fn has_attention_output(&self, tensors: &Tensors, layer: usize) -> bool {
+        tensors.has(self.family.names.output, layer, "weight")
     }
 
     fn ffn_block(&self, tensors: &mut Tensors, layer: usize) -> Result<Block, SpecError> {
@@ -87,20 +130,14 @@ impl<'a> LayerReader<'a> {
         }
     }
 
-    fn branch(
-        &self,
-        tensors: &mut Tensors,
-        norm: Name,
-        layer: usize,
-        block: impl FnOnce(&mut Tensors) -> Result<Block, SpecError>,
-    ) -> Result<Branch, SpecError> {
+    fn branch(&self, tensors: &mut Tensors, norm: Name, layer: usize, block: Block) -> Result<Branch, SpecError> {
         let pre: Option<Norm> = match self.family.blocks.pre {
             true => Some(tensors.norm(norm, layer, self.hidden)?),
             false => None,
         };
         Ok(Branch {
             pre,
-            block: block(tensors)?,
+            block,
             post: None,
             scales: [1.0, 1.0],
         })

@@ -51,14 +51,14 @@ pub fn position_scale(
 ) -> Result<Option<PositionScale>, SpecError> {
     match facts {
         PositionScaling::None => Ok(None),
-        PositionScaling::RopeBeta => {
+        PositionScaling::RopeParameter(name) => {
             let gguf = settings.opt_f64(keys::TEMPERATURE_SCALE)?;
             let parameters = settings.hf("rope_parameters").or(settings.hf("rope_scaling"));
             let inside = |name: &str| match parameters.and_then(|p| p.get(name)) {
                 None => Ok(None),
                 Some(value) => json_f64(name, value).map(Some),
             };
-            let Some(beta) = gguf.or(inside("llama_4_scaling_beta")?) else {
+            let Some(beta) = gguf.or(inside(name)?) else {
                 return Ok(None);
             };
             let floor = match inside("original_max_position_embeddings")? {
