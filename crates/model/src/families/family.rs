@@ -77,8 +77,10 @@ pub struct BlockFacts {
 /// What a layer is made of. Which kind of block it has, its tensors say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A mixer of positions, or several side by side, and a feed-forward block.
+    /// A mixer of positions, and a feed-forward block.
     MixerAndFfn,
+    /// Attention and a recurrent block side by side, and a feed-forward block.
+    MixersAndFfn,
     /// One block.
     One,
 }

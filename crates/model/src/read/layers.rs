@@ -62,8 +62,7 @@ impl<'a> LayerReader<'a> {
         }
         let ffn = match facts.layout {
             Layout::One if !mixers.is_empty() => None,
-            Layout::One => Some(self.ffn_block(tensors, layer)?),
-            Layout::MixerAndFfn => Some(self.ffn_block(tensors, layer)?),
+            _ => Some(self.ffn_block(tensors, layer)?),
         };
         let ffn_norm = if facts.layout == Layout::One {
             mixer_norm
@@ -106,21 +105,19 @@ impl<'a> LayerReader<'a> {
             blocks.push(recurrent);
         }
         let names = &self.family.names;
-        let has_attention = [names.query, names.qkv]
+        let named = [names.query, names.qkv]
             .iter()
             .any(|name| tensors.has(*name, layer, "weight"));
-        let needs_attention = blocks.is_empty() && self.family.blocks.layout == Layout::MixerAndFfn;
-        // A layer that has none of them lacks attention: reading it says which tensor.
-        let is_latent = matches!(blocks.first(), Some(Block::Mla(_)));
-        if needs_attention || (has_attention && !is_latent && self.has_attention_output(tensors, layer)) {
+        let attends = match self.family.blocks.layout {
+            // A layer without any mixer lacks attention: reading it says which tensor.
+            Layout::MixerAndFfn => blocks.is_empty(),
+            Layout::MixersAndFfn => true,
+            Layout::One => blocks.is_empty() && named,
+        };
+        if attends {
             blocks.push(Block::Attention(Box::new(self.attention(tensors, layer)?)));
         }
         Ok(blocks)
-    }
-
-    /// Recurrent blocks may name their inputs as attention does; their outputs they do not.
-    fn has_attention_output(&self, tensors: &Tensors, layer: usize) -> bool {
-        tensors.has(self.family.names.output, layer, "weight")
     }
 
     fn ffn_block(&self, tensors: &mut Tensors, layer: usize) -> Result<Block, SpecError> {
