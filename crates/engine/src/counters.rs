@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use goldcrest_kernels::KvElement;
-use goldcrest_model::backend::{Interrupted, Probe};
+use goldcrest_model::backend::{Interrupted, OpOutput, Probe};
 use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
 
 use crate::engine::Engine;
@@ -170,7 +170,7 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
 }
 
 impl Probe for CountingProbe<'_, '_> {
-    fn after_op(&mut self, index: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted> {
+    fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted> {
         let now = Instant::now();
         let bytes = self.bytes(op);
         let counters = &mut self.ops[op.kind() as usize];
@@ -179,7 +179,7 @@ impl Probe for CountingProbe<'_, '_> {
         counters.bytes += bytes;
         let passed_on = match &mut *self.next {
             None => Ok(()),
-            Some(next) => next.after_op(index, op, boundary),
+            Some(next) => next.after_op(index, op, output),
         };
         // What the other probe does is not the op's time.
         self.last = Instant::now();

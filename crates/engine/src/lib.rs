@@ -11,7 +11,7 @@ mod session;
 pub use counters::{Counters, OpCounters, Phase, PhaseCounters};
 pub use engine::{Engine, EngineOptions, OpenError};
 pub use goldcrest_kernels::{Isa, KvElement};
-pub use goldcrest_model::backend::{Interrupted, Probe};
+pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe};
 pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};
 pub use goldcrest_model::spec::ModelSpec;
 pub use session::{Chunk, FeedError, RewindError, Session, SessionError, Want, Watch};

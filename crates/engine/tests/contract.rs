@@ -3,8 +3,8 @@
 mod support;
 
 use goldcrest_engine::{
-    Activations, Chunk, Counters, Engine, EngineOptions, FeedError, Interrupted, Isa, KvElement, Op, OpKind, OpenError,
-    PhaseCounters, Probe, RewindError, Session, SessionError, Want, Watch,
+    Activations, Chunk, Counters, Engine, EngineOptions, FeedError, Interrupted, Isa, KvElement, Op, OpKind, OpOutput,
+    OpenError, PhaseCounters, Probe, RewindError, Session, SessionError, Want, Watch,
 };
 use goldcrest_model::SpecError;
 use goldcrest_model::plan::Rows;
@@ -191,7 +191,7 @@ fn the_first_mistake_in_the_documented_order_is_reported() {
 struct FailAt(usize);
 
 impl Probe for FailAt {
-    fn after_op(&mut self, index: usize, _: &Op, _: &[f32]) -> Result<(), Interrupted> {
+    fn after_op(&mut self, index: usize, _: &Op, _: OpOutput) -> Result<(), Interrupted> {
         if self.0 == 0 {
             return Err(Interrupted { op: index });
         }

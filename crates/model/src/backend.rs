@@ -32,9 +32,19 @@ impl Batch<'_> {
 
 /// Looks on while a call runs, after each op: counters, capture, injected failures. A call without one pays nothing.
 pub trait Probe {
-    /// `boundary` holds the residual stream, `[rows, hidden]`, after [`Op::Boundary`]; it is empty after other ops. An error ends the call,
-    /// and nothing of it stays.
-    fn after_op(&mut self, index: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted>;
+    /// `output` is what the op left, where it is of interest. An error ends the call, and nothing of it stays.
+    fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted>;
+}
+
+/// What an op left, for all rows of the call.
+#[derive(Clone, Copy, Debug)]
+pub enum OpOutput<'a> {
+    /// Of no interest.
+    Nothing,
+    /// After [`Op::Boundary`]: the residual stream, `[rows, hidden]`.
+    Stream(&'a [f32]),
+    /// After [`Op::Route`]: the chosen experts, ids rising, and their weights, `[rows, top_k]` each.
+    Routes { ids: &'a [f32], weights: &'a [f32] },
 }
 
 /// A probe ended the call.

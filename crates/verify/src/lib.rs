@@ -4,6 +4,6 @@ mod case;
 mod perturb;
 mod run;
 
-pub use case::{Case, CaseError};
+pub use case::{Case, CaseError, Routes};
 pub use perturb::PerturbError;
 pub use run::{Options, Report, ResidualError, VerifyError, verify};

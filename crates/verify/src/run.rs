@@ -1,14 +1,16 @@
 //! Feeds a case and compares.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
-    Chunk, Engine, EngineOptions, FeedError, Interrupted, Op, OpenError, Probe, SessionError, Want, Watch,
+    Chunk, Engine, EngineOptions, FeedError, Interrupted, Op, OpOutput, OpenError, Probe, Session, SessionError, Want,
+    Watch,
 };
 use goldcrest_format::{Checkpoint, FormatError};
 use serde::Serialize;
 
-use super::case::{Case, CaseError};
+use super::case::{Case, CaseError, Routes};
 use super::perturb::{PerturbError, perturb};
 
 /// Largest difference of a residual, in standard deviations of the reference tensor.
@@ -75,6 +77,8 @@ pub struct Report {
     pub wrong_greedy_steps: Vec<usize>,
     /// Boundaries that differ too much, first of them first.
     pub wrong_residuals: Vec<ResidualError>,
+    /// Layers with experts whose choices or weights differ too much, counted among those layers.
+    pub wrong_routes: Vec<usize>,
     /// FNV-1a (64 bits) of all logits, prompt and steps, as little-endian f32.
     pub logits_hash: String,
     pub passed: bool,
@@ -116,12 +120,18 @@ struct Outputs {
     logits: Vec<f32>,
     step_logits: Vec<f32>,
     residuals: Vec<Vec<f32>>,
+    routes: Vec<Routes>,
 }
 
 fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, VerifyError> {
     let (prompt, greedy) = (&case.file.prompt_ids, &case.file.greedy_ids);
     let vocabulary = engine.spec().vocabulary;
-    let mut session = engine.session(prompt.len() + greedy.len())?;
+    // A sequence's declared length decides rotations that depend on it: here the prompt's, as in the reference.
+    let capacity = match case.file.cache_equals_recompute {
+        true => prompt.len() + greedy.len(),
+        false => prompt.len(),
+    };
+    let mut session = engine.session(capacity)?;
     let mut logits = vec![0.0; prompt.len() * vocabulary];
     let mut capture = Capture::new(engine, &case.file.sampled_positions);
     for ids in prompt.chunks(chunk.unwrap_or(prompt.len()).max(1)) {
@@ -141,8 +151,22 @@ fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, Ve
             watch,
         )?;
     }
-    let mut step_logits = logits[(prompt.len() - 1) * vocabulary..].to_vec();
-    let mut row = vec![0.0; vocabulary];
+    let step_logits = match case.file.cache_equals_recompute {
+        true => steps(&mut session, &logits[(prompt.len() - 1) * vocabulary..], greedy)?,
+        false => recomputed_steps(case, engine, chunk)?,
+    };
+    Ok(Outputs {
+        logits,
+        step_logits,
+        residuals: capture.residuals,
+        routes: capture.routes.into_values().collect(),
+    })
+}
+
+/// The logits of the prompt's last row, and of each greedy step after it.
+fn steps(session: &mut Session, last: &[f32], greedy: &[u32]) -> Result<Vec<f32>, VerifyError> {
+    let mut step_logits = last.to_vec();
+    let mut row = vec![0.0; last.len()];
     for id in &greedy[..greedy.len() - 1] {
         let start = session.position();
         session.feed(
@@ -155,20 +179,40 @@ fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, Ve
         )?;
         step_logits.extend_from_slice(&row);
     }
-    Ok(Outputs {
-        logits,
-        step_logits,
-        residuals: capture.residuals,
-    })
+    Ok(step_logits)
 }
 
-/// Keeps the residual stream at some positions.
+/// The same rows out of one sequence that was declared as long as it becomes.
+fn recomputed_steps(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Vec<f32>, VerifyError> {
+    let greedy = &case.file.greedy_ids;
+    let ids = [&case.file.prompt_ids[..], &greedy[..greedy.len() - 1]].concat();
+    let vocabulary = engine.spec().vocabulary;
+    let mut session = engine.session(ids.len())?;
+    let mut logits = vec![0.0; ids.len() * vocabulary];
+    for ids in ids.chunks(chunk.unwrap_or(ids.len()).max(1)) {
+        let start = session.position();
+        let out = &mut logits[start * vocabulary..][..ids.len() * vocabulary];
+        session.feed(
+            Chunk {
+                start,
+                ids,
+                want: Want::All,
+            },
+            out,
+        )?;
+    }
+    Ok(logits.split_off((case.file.prompt_ids.len() - 1) * vocabulary))
+}
+
+/// Keeps the residual stream at some positions, and the routers' choices at all.
 struct Capture<'a> {
     hidden: usize,
     positions: &'a [usize],
     /// Position of the call's first row.
     start: usize,
     residuals: Vec<Vec<f32>>,
+    /// By the index of the op that chose.
+    routes: BTreeMap<usize, Routes>,
 }
 
 impl<'a> Capture<'a> {
@@ -179,24 +223,36 @@ impl<'a> Capture<'a> {
             positions,
             start: 0,
             residuals,
+            routes: BTreeMap::new(),
         }
     }
-}
 
-impl Probe for Capture<'_> {
-    fn after_op(&mut self, _: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted> {
-        let Op::Boundary { layer, .. } = *op else { return Ok(()) };
-        let rows = boundary.len() / self.hidden;
+    fn keep_stream(&mut self, layer: usize, stream: &[f32]) {
+        let rows = stream.len() / self.hidden;
         for position in self
             .positions
             .iter()
             .filter(|position| (self.start..self.start + rows).contains(position))
         {
             let row = position - self.start;
-            self.residuals[layer].extend_from_slice(&boundary[row * self.hidden..][..self.hidden]);
+            self.residuals[layer].extend_from_slice(&stream[row * self.hidden..][..self.hidden]);
         }
         if layer + 1 == self.residuals.len() {
             self.start += rows;
+        }
+    }
+}
+
+impl Probe for Capture<'_> {
+    fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted> {
+        match (op, output) {
+            (Op::Boundary { layer, .. }, OpOutput::Stream(stream)) => self.keep_stream(*layer, stream),
+            (_, OpOutput::Routes { ids, weights }) => {
+                let routes = self.routes.entry(index).or_default();
+                routes.ids.extend(ids.iter().map(|id| *id as u32));
+                routes.weights.extend_from_slice(weights);
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -206,13 +262,13 @@ fn judge(case: &Case, outputs: &Outputs, vocabulary: usize) -> Report {
     let bound = case.file.tolerance.float32_max_abs;
     let logits_max_abs = max_difference(&case.logits, &outputs.logits);
     let step_logits_max_abs = max_difference(&case.step_logits, &outputs.step_logits);
-    let steps = outputs
-        .step_logits
-        .chunks_exact(vocabulary)
-        .zip(&case.file.greedy_ids)
+    let rows = |logits: &'_ [f32]| logits.chunks_exact(vocabulary).map(best).collect::<Vec<_>>();
+    let steps = rows(&outputs.step_logits)
+        .into_iter()
+        .zip(rows(&case.step_logits))
         .enumerate();
     let wrong_greedy_steps: Vec<usize> = steps
-        .filter(|(_, (row, id))| best(row) != **id as usize)
+        .filter(|(_, (found, wanted))| found != wanted)
         .map(|(step, _)| step)
         .collect();
     let wrong_residuals: Vec<ResidualError> = case
@@ -226,10 +282,12 @@ fn judge(case: &Case, outputs: &Outputs, vocabulary: usize) -> Report {
         })
         .filter(|error| error.relative > RESIDUAL_BOUND || error.relative.is_nan())
         .collect();
+    let wrong_routes = wrong_routes(&case.routes, &outputs.routes);
     let passed = logits_max_abs <= bound
         && step_logits_max_abs <= bound
         && wrong_greedy_steps.is_empty()
         && wrong_residuals.is_empty()
+        && wrong_routes.is_empty()
         && case.residuals.len() == outputs.residuals.len();
     Report {
         case: case.file.case.clone(),
@@ -239,9 +297,27 @@ fn judge(case: &Case, outputs: &Outputs, vocabulary: usize) -> Report {
         ratio_to_noise_floor: logits_max_abs / case.file.noise_floor.prompt,
         wrong_greedy_steps,
         wrong_residuals,
+        wrong_routes,
         logits_hash: hash(&[&outputs.logits, &outputs.step_logits]),
         passed,
     }
+}
+
+/// Largest difference of a router's weight, as a share of the largest weight of its layer.
+const ROUTE_WEIGHT_BOUND: f64 = 2e-4;
+
+/// Layers whose choices are others, or whose weights differ too much.
+fn wrong_routes(want: &[Routes], got: &[Routes]) -> Vec<usize> {
+    let alike = |want: &Routes, got: &Routes| {
+        let largest = want
+            .weights
+            .iter()
+            .fold(0.0, |max: f64, weight| max.max(f64::from(*weight).abs()));
+        want.ids == got.ids && max_difference(&want.weights, &got.weights) <= ROUTE_WEIGHT_BOUND * largest
+    };
+    (0..want.len().max(got.len()))
+        .filter(|&layer| !matches!((want.get(layer), got.get(layer)), (Some(want), Some(got)) if alike(want, got)))
+        .collect()
 }
 
 /// Largest absolute difference; NaN or another length counts as infinite.

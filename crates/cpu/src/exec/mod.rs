@@ -11,7 +11,7 @@ mod rows;
 use std::sync::PoisonError;
 
 use goldcrest_kernels::{ActivationType, Activations};
-use goldcrest_model::backend::{Batch, Probe};
+use goldcrest_model::backend::{Batch, OpOutput, Probe};
 use goldcrest_model::plan::{BufferId, Op, Plan, Rows};
 
 use crate::buffer::{AlignedVec, AllocError};
@@ -160,11 +160,15 @@ impl Call<'_, '_> {
         for (index, op) in program.plan.ops.iter().enumerate() {
             self.op(op)?;
             if let Some(probe) = probe {
-                let stream = match *op {
-                    Op::Boundary { stream, .. } => self.buffer(stream),
-                    _ => &[],
+                let output = match *op {
+                    Op::Boundary { stream, .. } => OpOutput::Stream(self.buffer(stream)),
+                    Op::Route { ids, weights, .. } => OpOutput::Routes {
+                        ids: self.buffer(ids),
+                        weights: self.buffer(weights),
+                    },
+                    _ => OpOutput::Nothing,
                 };
-                probe.after_op(index, op, stream)?;
+                probe.after_op(index, op, output)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use goldcrest_engine::{Interrupted, Op, Probe};
+use goldcrest_engine::{Interrupted, Op, OpOutput, Probe};
 
 /// What a probe does to a feed.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Script<'_> {
 }
 
 impl Probe for Script<'_> {
-    fn after_op(&mut self, index: usize, _: &Op, _: &[f32]) -> Result<(), Interrupted> {
+    fn after_op(&mut self, index: usize, _: &Op, _: OpOutput) -> Result<(), Interrupted> {
         let op = self.ops;
         self.ops += 1;
         if let (Some(cancel), Some(call)) = (self.cancel, self.cancel_during)

@@ -60,7 +60,7 @@ impl LayerReader<'_> {
     fn layer_activation(&self, tensors: &mut Tensors, layer: usize) -> Result<Activation, SpecError> {
         let parameters = self.family.names.xielu;
         let [alpha_p, alpha_n, beta, eps] = match self.settings.checkpoint().config() {
-            Config::Hf(_) if tensors.has(parameters, layer, "alpha_p") => {
+            Config::Hf(_) if self.settings.opt_str(keys::ACTIVATION)? == Some("xielu") => {
                 let mut read = |part| tensors.scalar(parameters, layer, part);
                 [read("alpha_p")?, read("alpha_n")?, read("beta")?, read("eps")?]
             }
