@@ -76,15 +76,7 @@ impl Call<'_, '_> {
         let [queries, outputs] = buffers
             .get_disjoint_mut([query.0, out.0])
             .expect("an op's buffers differ");
-        let mut query = &queries[..rows * query_width];
-        if layout.element.is_quantized() {
-            rotated.clear();
-            rotated.extend_from_slice(query);
-            over_rows(&cpu.pool, rotated, query_width, &|_, rows| {
-                cpu.kernels.rotate_signed(rows, layout.k_dim);
-            })?;
-            query = rotated;
-        }
+        let query = rotated_as_keys(cpu, &layout, &queries[..rows * query_width], query_width, rotated)?;
         let attention = Attention {
             cpu,
             states: &*self.states,
@@ -114,6 +106,25 @@ impl Call<'_, '_> {
         })?;
         Ok(())
     }
+}
+
+/// The heads of `query`, rotated in the memory of `rotated` if their keys have been.
+fn rotated_as_keys<'a>(
+    cpu: &Cpu,
+    layout: &KvLayout,
+    query: &'a [f32],
+    query_width: usize,
+    rotated: &'a mut Vec<f32>,
+) -> Result<&'a [f32], CpuError> {
+    if !layout.element.is_quantized() {
+        return Ok(query);
+    }
+    rotated.clear();
+    rotated.extend_from_slice(query);
+    over_rows(&cpu.pool, rotated, query_width, &|_, rows| {
+        cpu.kernels.rotate_signed(rows, layout.k_dim);
+    })?;
+    Ok(rotated)
 }
 
 impl Attention<'_> {
