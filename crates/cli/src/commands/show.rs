@@ -216,6 +216,7 @@ fn block_text(block: &Block) -> String {
             lightning.heads, lightning.head_dim
         ),
         Block::ShortConv(conv) => format!("convolution of {} rows", conv.conv.kernel),
+        Block::PerLayerInput(block) => format!("layer embedding {}", block.gate.weight.outputs()),
         Block::Dense(ffn) => format!("ffn {} {:?}", ffn.up.weight.outputs(), ffn.activation),
         Block::Moe(moe) => format!(
             "{} of {} experts of {} {:?}{}",

@@ -88,6 +88,15 @@ impl Call<'_, '_> {
         Ok(())
     }
 
+    pub fn columns(&mut self, first: usize, input: BufferId, out: BufferId) -> Result<(), CpuError> {
+        let (from_width, width) = (self.width(input), self.width(out));
+        let (from, to) = self.two_buffers(input, out);
+        for (from, to) in from.chunks_exact(from_width).zip(to.chunks_exact_mut(width)) {
+            to.copy_from_slice(&from[first..][..width]);
+        }
+        Ok(())
+    }
+
     pub fn concat(&mut self, heads: usize, parts: [BufferId; 2], out: BufferId) -> Result<(), CpuError> {
         let rows = self.scratch.rows.len();
         let [first_width, second_width] = parts.map(|part| self.width(part));

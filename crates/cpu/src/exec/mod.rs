@@ -217,6 +217,7 @@ impl Call<'_, '_> {
             Op::Scale { buffer, factors } => self.scale(buffer, factors),
             Op::Clamp { low, high, buffer } => self.clamp(low, high, buffer),
             Op::Copy { input, out } => self.copy(input, out),
+            Op::Columns { first, input, out } => self.columns(first, input, out),
             Op::Concat {
                 heads,
                 first,

@@ -2,7 +2,7 @@
 
 use super::mla::MlaFacts;
 use super::moe::MoeFacts;
-use super::names::Names;
+use super::names::{Name, Names};
 use super::recurrence::Recurrence;
 use crate::read::Key;
 use crate::spec::{Activation, NormKind};
@@ -31,6 +31,8 @@ pub struct Family {
     pub ffn: FfnFacts,
     /// Layers with a router are mixtures of experts.
     pub moe: MoeFacts,
+    /// Such layers keep their dense block, side by side with the experts.
+    pub beside: Option<BesideFacts>,
     pub head: HeadFacts,
 }
 
@@ -101,6 +103,34 @@ pub struct EmbeddingFacts {
     /// A learned row for each position is added.
     pub positions: bool,
     pub norm: bool,
+    /// A small embedding for every layer, if the configuration gives it a width.
+    pub per_layer: Option<PerLayerFacts>,
+}
+
+/// Embeddings of every layer.
+#[derive(Clone, Copy, Debug)]
+pub struct PerLayerFacts {
+    /// Of one layer; absent or 0: none.
+    pub width: Key,
+    pub table: Name,
+    pub projection: Name,
+    pub norm: Name,
+    /// Of each layer.
+    pub gate: Name,
+    pub layer_projection: Name,
+    pub post_norm: Name,
+}
+
+/// A dense block and a mixture of experts side by side, each with norms of its own; the router sees the stream through a norm with a scale.
+#[derive(Clone, Copy, Debug)]
+pub struct BesideFacts {
+    /// With its last part.
+    pub router_scale: Name,
+    /// A factor of each expert's weight; with its last part.
+    pub expert_scale: Name,
+    pub dense_post_norm: Name,
+    pub moe_norm: Name,
+    pub moe_post_norm: Name,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -31,6 +31,7 @@ pub const FAMILY: Family = Family {
         scale: Number::One,
         positions: false,
         norm: false,
+        per_layer: None,
     },
     attention: ATTENTION,
     mla: None,
@@ -42,6 +43,7 @@ pub const FAMILY: Family = Family {
     },
     // Mixtral's, under this architecture's name in GGUF files.
     moe: super::mixtral::MOE,
+    beside: None,
     head: HeadFacts {
         tied: false,
         scale: Number::One,

@@ -41,9 +41,9 @@ mod stablelm;
 mod starcoder2;
 
 pub use family::{
-    Alibi, AttentionFacts, AttentionScale, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts, HeadNormKind,
-    HeadNorms, Layout, LocalRope, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts, RopeLayers,
-    Windows,
+    Alibi, AttentionFacts, AttentionScale, BesideFacts, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts,
+    HeadNormKind, HeadNorms, Layout, LocalRope, NormFacts, Number, OutputGate, Parallel, PerLayerFacts,
+    PositionScaling, Qkv, RopeFacts, RopeLayers, Windows,
 };
 pub use mla::MlaFacts;
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};

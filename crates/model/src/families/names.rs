@@ -29,6 +29,8 @@ pub struct Names {
     pub ffn_post_norm: Name,
     /// Parameters of an activation, as parts of this name.
     pub xielu: Name,
+    /// With its last part: one number that multiplies the stream that leaves a layer.
+    pub layer_scale: Name,
     pub final_norm: Name,
     pub head: Name,
 }
@@ -56,6 +58,7 @@ impl Names {
         down: ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
         ffn_post_norm: ("model.layers.{}.post_feedforward_layernorm", "blk.{}.post_ffw_norm"),
         xielu: ("model.layers.{}.mlp.act_fn", ""),
+        layer_scale: ("model.layers.{}.layer_scalar", "blk.{}.layer_output_scale.weight"),
         final_norm: ("model.norm", "output_norm"),
         head: ("lm_head", "output"),
     };

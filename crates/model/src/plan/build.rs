@@ -2,7 +2,10 @@
 
 use super::op::{Activations, BufferId, Factors, MatrixId, NormId, Op, RecurrentId, RopeId, Rows, VectorId};
 use super::{Buffer, NormUse, Plan, PlanOptions, Recurrent};
-use crate::spec::{Block, Branch, Layer, Linear, Matrix, ModelSpec, Norm, Residual, Rope, Sublayer, Vector};
+use crate::spec::{
+    Block, Branch, Layer, Linear, Matrix, ModelSpec, Norm, PerLayerEmbedding, PerLayerInput, Residual, Rope, Sublayer,
+    Vector,
+};
 
 pub fn build(spec: &ModelSpec, options: PlanOptions) -> Plan {
     let mut builder = Builder::new(spec, options);
@@ -26,6 +29,8 @@ pub struct Builder {
     pub layer: usize,
     /// Keys and values of each layer so far that has any.
     pub kv_of_layer: Vec<(usize, super::KvId)>,
+    /// The embeddings of all layers.
+    per_layer: Option<BufferId>,
 }
 
 impl Builder {
@@ -50,6 +55,7 @@ impl Builder {
             plan,
             layer: 0,
             kv_of_layer: Vec::new(),
+            per_layer: None,
         }
     }
 
@@ -154,6 +160,32 @@ impl Builder {
         if let Some(norm) = &spec.embedding.norm {
             self.norm(norm, 1, stream, stream);
         }
+        if let Some(embedding) = &spec.embedding.per_layer {
+            self.embed_per_layer(embedding, stream);
+        }
+    }
+
+    /// See [`PerLayerEmbedding`].
+    fn embed_per_layer(&mut self, embedding: &PerLayerEmbedding, stream: BufferId) {
+        let width = embedding.projection.weight.outputs();
+        let table = self.matrix(&embedding.table);
+        let tokens = self.buffer("token_layers", width);
+        self.op(Op::Embed {
+            table,
+            scale: embedding.scale,
+            out: tokens,
+        });
+        let layers = self.buffer("embedded_layers", width);
+        self.linear(&embedding.projection, stream, layers);
+        self.scale(layers, embedding.projection_scale);
+        self.norm(&embedding.norm, width / embedding.width, layers, layers);
+        self.op(Op::Add {
+            out: layers,
+            input: tokens,
+            scale: 1.0,
+        });
+        self.scale(layers, std::f32::consts::FRAC_1_SQRT_2);
+        self.per_layer = Some(layers);
     }
 
     fn layer(&mut self, index: usize, layer: &Layer, stream: BufferId) {
@@ -230,11 +262,34 @@ impl Builder {
             Block::ShortConv(conv) => self.short_conv(conv, input, out),
             Block::Dense(ffn) => self.dense_ffn(ffn, input, out),
             Block::Moe(moe) => self.moe(moe, stream, input, out),
+            Block::PerLayerInput(block) => self.per_layer_input(block, input, out),
         }
         self.scale(out, scale_out);
         if let Some(norm) = &branch.post {
             self.norm(norm, 1, out, out);
         }
+    }
+
+    /// See [`PerLayerInput`].
+    fn per_layer_input(&mut self, block: &PerLayerInput, input: BufferId, out: BufferId) {
+        let layers = self
+            .per_layer
+            .expect("the reader gives such a block only with its embedding");
+        let width = block.gate.weight.outputs();
+        let gate = self.buffer("layer_gate", width);
+        self.linear(&block.gate, input, gate);
+        let embedded = self.buffer("embedded_layer", width);
+        self.op(Op::Columns {
+            first: self.layer * width,
+            input: layers,
+            out: embedded,
+        });
+        self.op(Op::Activate {
+            activation: block.activation,
+            gate,
+            up: Some(embedded),
+        });
+        self.linear(&block.projection, gate, out);
     }
 
     fn head(mut self, spec: &ModelSpec, stream: BufferId) -> Plan {

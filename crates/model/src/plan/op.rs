@@ -180,6 +180,12 @@ pub enum Op {
     Clamp { low: f32, high: f32, buffer: BufferId },
     /// `out = input`.
     Copy { input: BufferId, out: BufferId },
+    /// The columns of `input` from `first` on, as many as `out` has.
+    Columns {
+        first: usize,
+        input: BufferId,
+        out: BufferId,
+    },
     /// For each of `heads` heads: `out[h] = first[h] ‖ second[h]`.
     Concat {
         heads: usize,
@@ -238,6 +244,7 @@ kinds! {
     Scale "scale",
     Clamp "clamp",
     Copy "copy",
+    Columns "columns",
     Concat "concat",
     Add "add",
     Want "want",

@@ -496,6 +496,9 @@ impl OpText<'_> {
             Op::Scale { buffer, factors } => write!(f, "{b} = {b} × {}", self.factors(factors), b = name(buffer)),
             Op::Clamp { low, high, buffer } => write!(f, "{b} = {b} within {low} to {high}", b = name(buffer)),
             Op::Copy { input, out } => write!(f, "{} = {}", name(out), name(input)),
+            Op::Columns { first, input, out } => {
+                write!(f, "{} = columns of {} from {first}", name(out), name(input))
+            }
             Op::Concat {
                 heads,
                 first,

@@ -54,45 +54,58 @@ impl<'a> LayerReader<'a> {
         let (mixer_norm, ffn_norm) = match (has(names.attention_norm), has(names.ffn_norm)) {
             (true, false) if parallel => (names.attention_norm, names.attention_norm),
             (false, true) if parallel => (names.ffn_norm, names.ffn_norm),
+            _ if facts.layout == Layout::One => (names.attention_norm, names.attention_norm),
             _ => (names.attention_norm, names.ffn_norm),
         };
         let mut mixers = Vec::new();
         for block in self.mixers(tensors, layer)? {
             mixers.push(self.branch(tensors, mixer_norm, layer, block)?);
         }
-        let ffn = match facts.layout {
-            Layout::One if !mixers.is_empty() => None,
-            _ => Some(self.ffn_block(tensors, layer)?),
-        };
-        let ffn_norm = if facts.layout == Layout::One {
-            mixer_norm
-        } else {
-            ffn_norm
-        };
-        let ffn = ffn
-            .map(|block| self.branch(tensors, ffn_norm, layer, block))
-            .transpose()?;
-        let mut post = |name| facts.post.then(|| tensors.norm(name, layer, self.hidden)).transpose();
-        let scale = self.number(facts.residual_scale)?;
-        let sublayer = |branches, post| Sublayer {
-            branches,
-            post,
-            scale,
-            residual: Residual::Stream,
-        };
+        let has_ffn = facts.layout != Layout::One || mixers.is_empty();
         let mut sublayers = Vec::new();
         if parallel {
-            mixers.extend(ffn);
-            sublayers.push(sublayer(mixers, None));
+            mixers.push(self.ffn_branch(tensors, ffn_norm, layer)?);
+            sublayers.push(self.sublayer(mixers, None)?);
         } else {
             if !mixers.is_empty() {
-                sublayers.push(sublayer(mixers, post(names.attention_post_norm)?));
+                let post = self.post_norm(tensors, names.attention_post_norm, layer)?;
+                sublayers.push(self.sublayer(mixers, post)?);
             }
-            if let Some(ffn) = ffn {
-                sublayers.push(sublayer(vec![ffn], post(names.ffn_post_norm)?));
+            if let Some(both) = self.beside(tensors, layer)? {
+                sublayers.push(both);
+            } else if has_ffn {
+                let ffn = self.ffn_branch(tensors, ffn_norm, layer)?;
+                let post = self.post_norm(tensors, names.ffn_post_norm, layer)?;
+                sublayers.push(self.sublayer(vec![ffn], post)?);
             }
         }
-        Ok(Layer { sublayers, scale: 1.0 })
+        sublayers.extend(self.per_layer_input(tensors, layer)?);
+        let scale = match tensors.has(names.layer_scale, layer, "") {
+            true => tensors.scalar(names.layer_scale, layer, "")?,
+            false => 1.0,
+        };
+        Ok(Layer { sublayers, scale })
+    }
+
+    fn sublayer(&self, branches: Vec<Branch>, post: Option<Norm>) -> Result<Sublayer, SpecError> {
+        Ok(Sublayer {
+            branches,
+            post,
+            scale: self.number(self.family.blocks.residual_scale)?,
+            residual: Residual::Stream,
+        })
+    }
+
+    fn post_norm(&self, tensors: &mut Tensors, name: Name, layer: usize) -> Result<Option<Norm>, SpecError> {
+        match self.family.blocks.post {
+            true => tensors.norm(name, layer, self.hidden).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn ffn_branch(&self, tensors: &mut Tensors, norm: Name, layer: usize) -> Result<Branch, SpecError> {
+        let block = self.ffn_block(tensors, layer)?;
+        self.branch(tensors, norm, layer, block)
     }
 
     /// The mixers of a layer: one in most models, several side by side in some, none in layers that are one feed-forward block.

@@ -1,11 +1,13 @@
 //! A file's configuration and tensor table → [`ModelSpec`], by the data of its family.
 
 mod attention;
+mod beside;
 mod ffn;
 pub mod keys;
 mod layers;
 mod mla;
 mod moe;
+mod per_layer;
 mod recurrence;
 mod rope;
 mod tensors;
@@ -162,6 +164,7 @@ fn read_embedding(
         scale: read_number(settings, family.embedding.scale, hidden, layers)?,
         positions,
         norm,
+        per_layer: per_layer::read_embedding(settings, family, tensors, (hidden, layers, rows))?,
     })
 }
 

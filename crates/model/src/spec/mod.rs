@@ -40,6 +40,23 @@ pub struct Embedding {
     /// A row for each position, added.
     pub positions: Option<Matrix>,
     pub norm: Option<Norm>,
+    pub per_layer: Option<PerLayerEmbedding>,
+}
+
+/// A small embedding of each token for every layer (Gemma 3n and 4): `(norm(projection · x · projection_scale) + table[id] · scale) / √2`,
+/// one after the other, where x is the first row of the stream. [`PerLayerInput`] lets it in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PerLayerEmbedding {
+    /// `[vocabulary, layers · width]`
+    pub table: Matrix,
+    pub scale: f32,
+    /// `[layers · width, hidden]`
+    pub projection: Linear,
+    pub projection_scale: f32,
+    /// Of each layer's part.
+    pub norm: Norm,
+    /// Of one layer.
+    pub width: usize,
 }
 
 /// Residual stream → logits.
@@ -105,6 +122,15 @@ pub enum Block {
     ShortConv(Box<ShortConv>),
     Dense(Box<DenseFfn>),
     Moe(Box<Moe>),
+    PerLayerInput(Box<PerLayerInput>),
+}
+
+/// `projection · (activation(gate · x) · e)`, with the layer's part e of [`PerLayerEmbedding`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct PerLayerInput {
+    pub gate: Linear,
+    pub activation: Activation,
+    pub projection: Linear,
 }
 
 /// Normalisation over a row, or over each head of it.
