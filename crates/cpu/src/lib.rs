@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 use goldcrest_format::{Checkpoint, DType, FormatError};
 use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement, RouteError};
-use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe};
+use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe, SavedSize};
 use goldcrest_model::plan::Plan;
 
 use buffer::AllocError;
@@ -155,6 +155,30 @@ impl Backend for Cpu {
 
     fn rewind(&self, state: &mut State, length: usize) -> Result<(), usize> {
         state.rewind(length)
+    }
+
+    fn fork(&self, state: &State, capacity: usize) -> State {
+        state.fork(capacity)
+    }
+
+    fn save<E>(&self, state: &State, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        state.save(write)
+    }
+
+    fn load<E: From<CpuError>>(
+        &self,
+        program: &Program,
+        length: usize,
+        capacity: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<State, E> {
+        let mut state = State::new(&program.plan, self.options.kv, capacity);
+        state.load(length, read)?;
+        Ok(state)
+    }
+
+    fn saved_size(&self, program: &Program, length: usize) -> Option<SavedSize> {
+        State::saved_size(&program.plan, self.options.kv, length)
     }
 
     fn saturated(&self, state: &State) -> u64 {

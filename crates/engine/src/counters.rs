@@ -8,21 +8,12 @@ use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
 
 use crate::engine::Engine;
 
-/// What a forward call does for its sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Several rows.
-    Prefill,
-    /// One row.
-    Decode,
-}
-
-/// Counts of a session.
+/// Counts of a session. Time and bytes of a call that it shared with others are those of the whole call.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Calls of several rows.
+    /// Calls of several rows of the session.
     pub prefill: PhaseCounters,
-    /// Calls of one row.
+    /// Calls of one row of it.
     pub decode: PhaseCounters,
 }
 
@@ -31,7 +22,7 @@ pub struct Counters {
 pub struct PhaseCounters {
     /// Forward calls.
     pub calls: u64,
-    /// Rows fed.
+    /// Rows of the session.
     pub tokens: u64,
     /// By the discriminant of [`OpKind`].
     ops: [OpCounters; OpKind::ALL.len()],
@@ -61,13 +52,14 @@ impl PhaseCounters {
 }
 
 impl Counters {
-    pub(crate) fn add(&mut self, call: &CountingProbe) {
-        let phase = match call.phase {
-            Phase::Prefill => &mut self.prefill,
-            Phase::Decode => &mut self.decode,
+    /// Adds a call to which the session gave `rows`.
+    pub(crate) fn add(&mut self, call: &CountingProbe, rows: usize) {
+        let phase = match rows {
+            1 => &mut self.decode,
+            _ => &mut self.prefill,
         };
         phase.calls += 1;
-        phase.tokens += call.rows as u64;
+        phase.tokens += rows as u64;
         for (sum, op) in phase.ops.iter_mut().zip(&call.ops) {
             sum.runs += op.runs;
             sum.time += op.time;
@@ -76,13 +68,19 @@ impl Counters {
     }
 }
 
+/// Rows of one sequence in a call.
+pub(crate) struct Span {
+    /// Positions before the call.
+    pub start: usize,
+    pub rows: usize,
+}
+
 /// Counts one forward call, and passes on to another probe.
 pub(crate) struct CountingProbe<'a, 'p> {
     plan: &'a Plan,
     kv_element: KvElement,
-    phase: Phase,
-    /// Positions before the call.
-    start: usize,
+    spans: Vec<Span>,
+    /// Of all sequences.
     rows: usize,
     wanted: usize,
     last: Instant,
@@ -91,19 +89,12 @@ pub(crate) struct CountingProbe<'a, 'p> {
 }
 
 impl<'a, 'p> CountingProbe<'a, 'p> {
-    pub fn new(
-        engine: &'a Engine,
-        start: usize,
-        rows: usize,
-        wanted: usize,
-        next: &'a mut Option<&'p mut dyn Probe>,
-    ) -> Self {
+    pub fn new(engine: &'a Engine, spans: Vec<Span>, wanted: usize, next: &'a mut Option<&'p mut dyn Probe>) -> Self {
         CountingProbe {
             plan: engine.plan(),
             kv_element: engine.options().kv,
-            phase: if rows == 1 { Phase::Decode } else { Phase::Prefill },
-            start,
-            rows,
+            rows: spans.iter().map(|span| span.rows).sum(),
+            spans,
             wanted,
             last: Instant::now(),
             ops: Default::default(),
@@ -135,9 +126,8 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
             Op::KvWrite { kv, .. } => self.position_bytes(kv.0) * self.rows as u64,
             Op::Attend { kv, .. } => {
                 let window = self.plan.kvs[kv.0].window.unwrap_or(usize::MAX);
-                let seen: usize = (self.start..self.start + self.rows)
-                    .map(|position| window.min(position + 1))
-                    .sum();
+                let positions = self.spans.iter().flat_map(|span| span.start..span.start + span.rows);
+                let seen: usize = positions.map(|position| window.min(position + 1)).sum();
                 self.position_bytes(kv.0) * seen as u64
             }
             _ => 0,

@@ -1,15 +1,17 @@
 //! A model, opened.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use goldcrest_cpu::{Cpu, CpuError, CpuOptions, Program};
-use goldcrest_format::Checkpoint;
+use goldcrest_format::{Checkpoint, FormatError};
 use goldcrest_kernels::{Isa, KvElement};
 use goldcrest_model::backend::Backend;
 use goldcrest_model::plan::Activations;
-use goldcrest_model::spec::Matrix;
+use goldcrest_model::spec::{Matrix, Rope};
 use goldcrest_model::{ModelSpec, Plan, PlanOptions, SpecError, read_spec};
 
+use crate::digest::Bytes32;
+use crate::fingerprint::fingerprint;
 use crate::session::{Session, SessionError};
 
 /// How an engine computes. `activations` and `kv` decide results; the rest decides only speed and memory.
@@ -60,6 +62,9 @@ pub enum OpenError {
     /// The back end could not load it.
     #[error(transparent)]
     Backend(#[from] CpuError),
+    /// The files cannot be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// A forward call needs at least one row.
     #[error("max_rows is 0: a forward call needs at least one row")]
     NoRows,
@@ -77,6 +82,9 @@ struct Inner {
     program: Program,
     options: EngineOptions,
     activations: Activations,
+    fingerprint: Bytes32,
+    /// Reused: logits of a call for several sessions, before each gets its own.
+    gathered_logits: Mutex<Vec<f32>>,
 }
 
 /// Models below this see their activations in f32 unless told otherwise.
@@ -97,6 +105,7 @@ impl Engine {
         })?;
         let activations = options.activations.unwrap_or_else(|| Self::suited_activations(&spec));
         let program = backend.compile(Self::plan_of(&spec, activations), checkpoint)?;
+        let fingerprint = fingerprint(&spec, checkpoint)?;
         Ok(Engine {
             inner: Arc::new(Inner {
                 spec,
@@ -104,6 +113,8 @@ impl Engine {
                 program,
                 options,
                 activations,
+                fingerprint,
+                gathered_logits: Mutex::default(),
             }),
         })
     }
@@ -177,6 +188,27 @@ impl Engine {
     /// Bytes of weights in memory.
     pub fn weight_bytes(&self) -> usize {
         self.inner.program.weight_bytes()
+    }
+
+    /// Whether both are clones of one engine.
+    pub(crate) fn is(&self, other: &Engine) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Whether sessions of other capacities give other numbers: rotations of some models depend on how long a sequence may become.
+    pub(crate) fn capacity_decides_bits(&self) -> bool {
+        self.plan().ropes.iter().any(Rope::depends_on_length)
+    }
+
+    /// Which model it is.
+    pub(crate) fn fingerprint(&self) -> &Bytes32 {
+        &self.inner.fingerprint
+    }
+
+    /// Whatever it holds is of no use: a call that panicked may have left anything.
+    pub(crate) fn gathered_logits(&self) -> MutexGuard<'_, Vec<f32>> {
+        let gathered = self.inner.gathered_logits.lock();
+        gathered.unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn backend(&self) -> &Cpu {

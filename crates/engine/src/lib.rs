@@ -4,14 +4,19 @@
 //! the ids fed so far and the state they produced. [`sample`] turns logits into tokens. This crate knows ids, not text.
 
 mod counters;
+mod digest;
 mod engine;
+mod fingerprint;
 pub mod sample;
 mod session;
 
-pub use counters::{Counters, OpCounters, Phase, PhaseCounters};
+pub use counters::{Counters, OpCounters, PhaseCounters};
 pub use engine::{Engine, EngineOptions, OpenError};
 pub use goldcrest_kernels::{Isa, KvElement};
 pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe};
 pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};
 pub use goldcrest_model::spec::ModelSpec;
-pub use session::{Chunk, FeedError, RewindError, Session, SessionError, Want, Watch};
+pub use session::{
+    BatchError, BatchFeed, Chunk, FeedError, LoadError, LoadProblem, RestoreError, RewindError, SaveError, Session,
+    SessionError, Snapshot, Want, Watch,
+};

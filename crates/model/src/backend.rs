@@ -54,6 +54,14 @@ pub struct Interrupted {
     pub op: usize,
 }
 
+/// The records of a saved state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedSize {
+    pub records: u64,
+    /// Of all records together.
+    pub bytes: u64,
+}
+
 /// Runs plans. A program is immutable and shared; a state belongs to one sequence.
 pub trait Backend {
     type Program;
@@ -87,10 +95,30 @@ pub trait Backend {
     /// but 0 that it can still go back to if that is more, and changes nothing then.
     fn rewind(&self, state: &mut Self::State, length: usize) -> Result<(), usize>;
 
+    /// A second state at the same length, of a sequence of at most `capacity` positions. Both go their own ways from there on, and share
+    /// memory as far as they can.
+    fn fork(&self, state: &Self::State, capacity: usize) -> Self::State;
+
+    /// Hands `write` the records that [`Backend::load`] makes the state from.
+    fn save<E>(&self, state: &Self::State, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E>;
+
+    /// The state of `length` of at most `capacity` positions whose records, the same ones in the same order, `read` fills in. The caller has
+    /// found them whole.
+    fn load<E: From<Self::Error>>(
+        &self,
+        program: &Self::Program,
+        length: usize,
+        capacity: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Self::State, E>;
+
+    /// The records of a state of `length` positions, a number that nobody has vouched for. `None`: more than can be.
+    fn saved_size(&self, program: &Self::Program, length: usize) -> Option<SavedSize>;
+
     /// Numbers of keys and values that were too large for the element type and were stored as its largest.
     fn saturated(&self, state: &Self::State) -> u64;
 
-    /// Bytes of memory the state holds.
+    /// Bytes of memory the state holds, those that it shares with others included.
     fn state_bytes(&self, state: &Self::State) -> usize;
 
     /// Appends everything that future tokens can see, in an order that does not depend on how the state came about.

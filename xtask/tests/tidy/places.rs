@@ -122,7 +122,7 @@ pub(crate) const DEPENDENCIES: &[(&str, &[&str])] = &[
             "crates/cli/src/",
         ],
     ),
-    ("sha2", &["crates/hub/src/digest.rs"]),
+    ("sha2", &["crates/hub/src/digest.rs", "crates/engine/src/digest.rs"]),
     // Every module has its own error.
     ("thiserror", &["crates/"]),
     ("tokenizers", &["crates/text/src/tokenizer"]),

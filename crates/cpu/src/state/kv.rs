@@ -5,6 +5,7 @@ use std::sync::Arc;
 use goldcrest_kernels::{KvElement, KvLayout, SEGMENT_POSITIONS};
 use goldcrest_model::plan::Kv;
 
+use crate::CpuError;
 use crate::buffer::{AlignedVec, AllocError};
 
 /// `[heads][layout.page_bytes()]`. What a page shared by several states holds never changes.
@@ -100,6 +101,36 @@ impl KvPages {
         }
     }
 
+    /// Hands over the pages held, from the oldest on.
+    pub fn save<E>(&self, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        self.pages.iter().flatten().try_for_each(|page| write(page))
+    }
+
+    /// Takes the pages that a layer at `length` positions holds, in the order of [`KvPages::save`].
+    pub fn load<E: From<CpuError>>(
+        &mut self,
+        length: usize,
+        read: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.pages.clear();
+        self.pages.resize(self.first_segment(length), None);
+        let (pages, bytes) = self.saved_pages(length);
+        for _ in 0..pages {
+            let mut page = AlignedVec::zeroed(bytes).map_err(CpuError::from)?;
+            read(&mut page)?;
+            self.pages.push(Some(Arc::new(page)));
+        }
+        Ok(())
+    }
+
+    /// How many pages a layer at `length` positions holds, and the bytes of each.
+    pub fn saved_pages(&self, length: usize) -> (usize, usize) {
+        let segments = length.div_ceil(SEGMENT_POSITIONS);
+        // With a window of one, nothing of a full page stays needed.
+        let pages = segments.saturating_sub(self.first_segment(length));
+        (pages, self.bytes_per_segment())
+    }
+
     pub fn bytes(&self) -> usize {
         self.pages.iter().flatten().map(|page| page.len()).sum()
     }
@@ -123,7 +154,8 @@ impl KvPages {
 
     /// First position that a token fed at `length` can see.
     fn oldest_needed(&self, length: usize) -> usize {
-        self.window.map_or(0, |window| (length + 1).saturating_sub(window))
+        let next = length.saturating_add(1);
+        self.window.map_or(0, |window| next.saturating_sub(window))
     }
 
     /// First segment held at `length` positions, whatever came before: a rewind reaches no length that needs an earlier one.

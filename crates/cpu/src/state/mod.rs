@@ -6,6 +6,7 @@
 
 mod kv;
 mod recurrent;
+mod save;
 #[cfg(test)]
 mod tests;
 
@@ -45,8 +46,9 @@ impl State {
     }
 
     /// A second state at the same length, which goes its own way. Costs references, not copies.
-    pub fn fork(&self) -> State {
+    pub fn fork(&self, capacity: usize) -> State {
         State {
+            capacity,
             layers: self.layers.clone(),
             memories: self.memories.iter().map(Memory::fork).collect(),
             saturated_now: 0,

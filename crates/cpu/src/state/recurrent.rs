@@ -75,6 +75,11 @@ impl Memory {
         (self.committed, self.pending, self.begun) = (None, None, false);
     }
 
+    /// How many numbers.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     pub fn committed(&self) -> Option<&[f32]> {
         self.committed.as_ref().map(|committed| &***committed)
     }

@@ -1,6 +1,8 @@
+use goldcrest_model::backend::{Interrupted, SavedSize};
 use goldcrest_model::plan::{BufferId, Kv, Recurrent};
 
 use super::*;
+use crate::CpuError;
 
 const WIDTH: usize = 16;
 const MEMORY: RecurrentId = RecurrentId(1);
@@ -141,8 +143,8 @@ fn forks_go_their_own_ways() {
     for at in [0, 1, 19, 255, 256, 257, 400, 520] {
         let mut first = state(true);
         feed(&mut first, &ids[..at]);
-        let mut second = first.fork();
-        let third = second.fork();
+        let mut second = first.fork(1 << 20);
+        let third = second.fork(1 << 20);
         feed(&mut first, &ids[at..]);
         // The same positions, other tokens.
         feed(&mut second, &[1; 30]);
@@ -162,7 +164,7 @@ fn forks_outlive_each_other() {
     let ids = ids(300);
     let mut first = state(true);
     feed(&mut first, &ids[..280]);
-    let mut second = first.fork();
+    let mut second = first.fork(1 << 20);
     feed(&mut first, &[3]);
     drop(first);
     feed(&mut second, &ids[280..]);
@@ -173,7 +175,7 @@ fn forks_outlive_each_other() {
 fn whole_pages_stay_shared_and_the_last_is_copied_once() {
     let mut first = state(false);
     feed(&mut first, &ids(300));
-    let mut second = first.fork();
+    let mut second = first.fork(1 << 20);
     let page = |state: &State, segment| state.layer(0).page(segment, 0).unwrap().as_ptr();
     assert_eq!(
         [0, 1].map(|segment| page(&first, segment)),
@@ -193,7 +195,7 @@ fn a_rewound_state_writes_to_copies() {
     let ids = ids(600);
     let mut first = state(false);
     feed(&mut first, &ids);
-    let second = first.fork();
+    let second = first.fork(1 << 20);
     first.rewind(531).unwrap();
     feed(&mut first, &[5; 69]);
     assert!(visible(&second) == straight(false, &ids));
@@ -226,4 +228,71 @@ fn windows_bound_the_way_back_but_to_nothing() {
     assert_eq!((state.length(), state.bytes()), (0, 0));
     feed(&mut state, &ids(300));
     assert!(visible(&state) == straight(false, &ids(300)));
+}
+
+/// The records of a state.
+fn records(state: &State) -> Vec<Vec<u8>> {
+    let mut records = Vec::new();
+    let saved = state.save::<CpuError>(&mut |record| {
+        records.push(record.to_vec());
+        Ok(())
+    });
+    saved.unwrap();
+    records
+}
+
+#[test]
+fn a_loaded_state_goes_on_as_the_saved_one() {
+    let ids = ids(800);
+    for length in [0, 1, 19, 255, 256, 257, 275, 276, 600, 780] {
+        for recurrent in [false, true] {
+            let mut saved = state(recurrent);
+            feed(&mut saved, &ids[..length]);
+            let records = records(&saved);
+            let plan = plan(recurrent);
+            let size = SavedSize {
+                records: records.len() as u64,
+                bytes: records.iter().map(|record| record.len() as u64).sum(),
+            };
+            assert_eq!(State::saved_size(&plan, KvElement::F32, length), Some(size));
+            let mut rest = records.iter();
+            let mut loaded = state(recurrent);
+            let read = loaded.load::<CpuError>(length, &mut |record| {
+                record.copy_from_slice(rest.next().unwrap());
+                Ok(())
+            });
+            read.unwrap();
+            assert!(rest.next().is_none());
+            assert!(visible(&loaded) == visible(&saved), "{length} positions");
+            feed(&mut loaded, &ids[length..]);
+            assert!(
+                visible(&loaded) == straight(recurrent, &ids),
+                "from {length} positions on"
+            );
+        }
+    }
+}
+
+#[test]
+fn impossible_sizes_are_not_counted() {
+    for length in [usize::MAX, usize::MAX - 1, usize::MAX / 2] {
+        assert_eq!(State::saved_size(&plan(true), KvElement::F32, length), None);
+    }
+}
+
+#[test]
+fn an_error_ends_a_save_and_a_load() {
+    let mut saved = state(true);
+    feed(&mut saved, &ids(300));
+    for good in 0..records(&saved).len() {
+        let failing = |count: &mut usize| {
+            *count += 1;
+            let failed = Err(CpuError::Interrupted(Interrupted { op: good }));
+            if *count > good { failed } else { Ok(()) }
+        };
+        let (mut written, mut read) = (0, 0);
+        assert!(saved.save(&mut |_| failing(&mut written)).is_err());
+        assert!(state(true).load(300, &mut |_| failing(&mut read)).is_err());
+        assert_eq!((written, read), (good + 1, good + 1));
+    }
 }

@@ -1,165 +1,16 @@
-//! Whatever is done to a session, it is where a straight run of the same tokens would be.
-//!
-//! Random programs feed two sessions of one engine in turns, in chunks of any size and with any rows wanted, cancel them, interrupt them
-//! after any op, rewind them and hand them chunks that are wrong. An oracle that knows only the contract says what each step returns.
-//! At the end ids, state and every row of logits equal those of a fresh session of another engine, fed in one go.
+//! A session, and what the contract says about it.
 
-mod support;
-
-use std::sync::LazyLock;
-use std::sync::atomic::AtomicBool;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use goldcrest_engine::{
-    Activations, Chunk, Engine, EngineOptions, FeedError, KvElement, RewindError, Session, Want, Watch,
+    BatchError, BatchFeed, Chunk, Engine, FeedError, KvElement, RewindError, Session, Snapshot, Want, Watch,
 };
-use goldcrest_format::{Checkpoint, DType};
-use proptest::prelude::*;
-use support::script::{Ending, Script};
-use support::{Random, bits, engine, feed, golden, golden_gguf, session};
 
-/// More than two pages of 256 positions, so that windows let pages go.
-const CAPACITY: usize = 700;
-
-/// Models of every kind of state: all positions, a window, both; rope in all forms; and quantised weights, for which the type of
-/// activations matters.
-static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
-    let cases = [
-        "llama3",
-        "mistral_swa",
-        "gemma3",
-        "smollm3",
-        "qwen2_swa",
-        "llama_bias_linear",
-    ];
-    let types = [DType::Q4_1, DType::Q8_0, DType::Q5_0, DType::F16];
-    let quantised = |case: &str| {
-        let source = golden_gguf(case).unwrap();
-        support::open(&support::gguf::reencode(
-            &source,
-            &format!("programs-{case}.gguf"),
-            |i| types[i % types.len()],
-        ))
-    };
-    cases
-        .into_iter()
-        .map(golden)
-        .chain([quantised("gemma3"), quantised("llama3")])
-        .collect()
-});
-
-#[derive(Clone, Debug)]
-struct Program {
-    model: usize,
-    options: EngineOptions,
-    /// With the session each is for.
-    steps: Vec<(usize, Step)>,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Feed(Feed),
-    /// The flag is up before the chunk, or goes up during the call of this number.
-    Cancel {
-        feed: Feed,
-        during: Option<usize>,
-    },
-    /// A probe fails after so many ops, counted over the chunk's calls.
-    Interrupt {
-        feed: Feed,
-        after_ops: usize,
-    },
-    /// To the length at this point of 0..256 between nothing and a little more than there is.
-    Rewind {
-        to: usize,
-    },
-    Wrong {
-        feed: Feed,
-        mistake: Mistake,
-    },
-}
-
-/// Random tokens.
-#[derive(Clone, Debug)]
-struct Feed {
-    tokens: usize,
-    seed: u64,
-    want: Wanted,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Wanted {
-    Nothing,
-    Last,
-    All,
-    /// Each row with a probability of one half.
-    Some,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Mistake {
-    Empty,
-    Start,
-    Id,
-    Capacity,
-    RowTwice,
-    RowOutside,
-    LogitsShort,
-    LogitsLong,
-}
-
-fn feeds() -> impl Strategy<Value = Feed> {
-    let tokens = prop_oneof![4 => 1..=12_usize, 2 => 13..=80_usize, 1 => 200..=400_usize];
-    let want = prop_oneof![
-        Just(Wanted::Nothing),
-        Just(Wanted::Last),
-        Just(Wanted::All),
-        Just(Wanted::Some)
-    ];
-    (tokens, any::<u64>(), want).prop_map(|(tokens, seed, want)| Feed { tokens, seed, want })
-}
-
-fn mistakes() -> impl Strategy<Value = Mistake> {
-    use Mistake::{Capacity, Empty, Id, LogitsLong, LogitsShort, RowOutside, RowTwice, Start};
-    prop::sample::select(vec![
-        Empty,
-        Start,
-        Id,
-        Capacity,
-        RowTwice,
-        RowOutside,
-        LogitsShort,
-        LogitsLong,
-    ])
-}
-
-fn steps() -> impl Strategy<Value = Step> {
-    let during = prop::option::of(0..6_usize);
-    prop_oneof![
-        6 => feeds().prop_map(Step::Feed),
-        1 => (feeds(), during).prop_map(|(feed, during)| Step::Cancel { feed, during }),
-        2 => (feeds(), 0..400_usize).prop_map(|(feed, after_ops)| Step::Interrupt { feed, after_ops }),
-        2 => (0..300_usize).prop_map(|to| Step::Rewind { to }),
-        1 => (feeds(), mistakes()).prop_map(|(feed, mistake)| Step::Wrong { feed, mistake }),
-    ]
-}
-
-fn programs() -> impl Strategy<Value = Program> {
-    let options = (
-        prop::sample::select(vec![Activations::Q8, Activations::F32]),
-        prop::sample::select(&KvElement::ALL[..]),
-        1..=3_usize,
-        prop::sample::select(vec![1, 3, 5, 64_usize]),
-    );
-    let options = options.prop_map(|(activations, kv, threads, max_rows)| EngineOptions {
-        activations: Some(activations),
-        kv,
-        threads: Some(threads),
-        isa: None,
-        max_rows,
-    });
-    let steps = prop::collection::vec((prop_oneof![3 => Just(0_usize), 1 => Just(1)], steps()), 1..14);
-    (0..MODELS.len(), options, steps).prop_map(|(model, options, steps)| Program { model, options, steps })
-}
+use crate::CAPACITY;
+use crate::program::{Feed, Mistake, Step, Wanted};
+use crate::support::script::{Ending, Script};
+use crate::support::{Random, bits, feed, session};
 
 /// A chunk with a mistake, and the error that it meets.
 struct WrongChunk {
@@ -172,8 +23,14 @@ struct WrongChunk {
 }
 
 /// A session, and what the contract says about it.
-struct Subject {
+pub struct Subject {
     session: Session,
+    past: Past,
+}
+
+/// What has become of a session.
+#[derive(Clone, Default)]
+struct Past {
     ids: Vec<u32>,
     /// The logits that a feed gave for each position, as bits.
     rows: Vec<Option<Vec<u32>>>,
@@ -181,13 +38,30 @@ struct Subject {
     longest: usize,
 }
 
+impl Past {
+    /// Tokens were fed, and these rows of them gave logits.
+    fn add(&mut self, ids: &[u32], rows: &[usize], logits: &[f32], vocabulary: usize) {
+        let start = self.ids.len();
+        self.ids.extend(ids);
+        self.longest = self.longest.max(self.ids.len());
+        self.rows.resize(self.ids.len(), None);
+        for (row, logits) in rows.iter().zip(logits.chunks_exact(vocabulary)) {
+            self.rows[start + row] = Some(bits(logits));
+        }
+    }
+}
+
+/// A snapshot, and what it is of.
+pub struct Taken {
+    snapshot: Snapshot,
+    past: Past,
+}
+
 impl Subject {
-    fn new(engine: &Engine) -> Subject {
+    pub fn new(engine: &Engine) -> Subject {
         Subject {
             session: session(engine, CAPACITY),
-            ids: Vec::new(),
-            rows: Vec::new(),
-            longest: 0,
+            past: Past::default(),
         }
     }
 
@@ -195,7 +69,7 @@ impl Subject {
         self.session.engine().clone()
     }
 
-    fn run(&mut self, step: &Step) {
+    pub fn run(&mut self, step: &Step, taken: &mut Option<Taken>) {
         match step {
             Step::Feed(feed) => self.feed(feed, None, &mut Script::default()),
             Step::Cancel { feed, during } => {
@@ -214,12 +88,56 @@ impl Subject {
                 };
                 self.feed(feed, None, &mut script);
             }
-            Step::Rewind { to } => self.rewind(self.ids.len() * to / 256),
+            Step::Rewind { to } => self.rewind(self.past.ids.len() * to / 256),
             Step::Wrong { feed, mistake } => self.refuse(feed, *mistake),
+            Step::Snapshot => {
+                *taken = Some(Taken {
+                    snapshot: self.session.snapshot(),
+                    past: self.past.clone(),
+                });
+            }
+            Step::Restore => {
+                if let Some(taken) = taken {
+                    assert_eq!(self.session.restore(&taken.snapshot), Ok(()));
+                    self.past.clone_from(&taken.past);
+                }
+            }
+            Step::Save => self.save(),
+            Step::Batch { .. } | Step::Fork => unreachable!("a step of both sessions"),
         }
-        assert_eq!(self.session.ids(), self.ids);
-        assert_eq!(self.session.position(), self.ids.len());
+        self.check();
+    }
+
+    fn check(&self) {
+        assert_eq!(self.session.ids(), self.past.ids);
+        assert_eq!(self.session.position(), self.past.ids.len());
         self.check_bytes();
+    }
+
+    pub fn fork(&self) -> Subject {
+        let fork = Subject {
+            session: self.session.fork(),
+            past: self.past.clone(),
+        };
+        fork.check();
+        fork
+    }
+
+    /// Goes on as the session that a file of this one holds.
+    fn save(&mut self) {
+        static FILES: AtomicUsize = AtomicUsize::new(0);
+        let name = format!(
+            "program-{}-{}",
+            std::process::id(),
+            FILES.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        self.session.save(&path).unwrap();
+        let loaded = self.engine().restore(&path, CAPACITY).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(loaded.visible_state() == self.session.visible_state());
+        assert_eq!(loaded.saturated(), self.session.saturated());
+        self.session = loaded;
     }
 
     fn script(&self) -> Script<'static> {
@@ -245,13 +163,8 @@ impl Subject {
     /// Feeds under a script, whose end the contract foretells.
     fn feed(&mut self, feed: &Feed, cancel: Option<&AtomicBool>, script: &mut Script) {
         let (ids, rows) = self.tokens(feed);
-        let want = match feed.want {
-            Wanted::Nothing => Want::Nothing,
-            Wanted::Last => Want::Last,
-            Wanted::All => Want::All,
-            Wanted::Some => Want::Rows(&rows),
-        };
-        let start = self.ids.len();
+        let want = feed.want.of(&rows);
+        let start = self.past.ids.len();
         let engine = self.engine();
         let (vocabulary, max_rows) = (engine.spec().vocabulary, engine.options().max_rows);
         let mut logits = vec![f32::NAN; rows.len() * vocabulary];
@@ -284,29 +197,26 @@ impl Subject {
             (Ending::Interrupted { .. }, Err(FeedError::Forward { position, .. })) => assert_eq!(position, start + fed),
             (expected, result) => panic!("{result:?} instead of {expected:?}"),
         }
-        self.ids.extend(&ids[..fed]);
-        self.longest = self.longest.max(self.ids.len());
-        self.rows.resize(self.ids.len(), None);
-        if calls.is_none() {
-            for (row, logits) in rows.iter().zip(logits.chunks_exact(vocabulary)) {
-                self.rows[start + row] = Some(bits(logits));
-            }
-        }
+        let rows = if calls.is_none() { &rows[..] } else { &[] };
+        self.past.add(&ids[..fed], rows, &logits, vocabulary);
     }
 
     /// The shortest length but 0 that rewinding reaches: windowed layers hold whole pages of 256 positions, from the one on that the
     /// longest sequence so far still needed.
     fn shortest(&self) -> usize {
         let windows = self.session.engine().plan().kvs.iter().filter_map(|kv| kv.window);
-        let shortest = windows.map(|window| match (self.longest + 1).saturating_sub(window) / 256 {
+        if !self.session.engine().plan().recurrents.is_empty() {
+            return self.past.ids.len();
+        }
+        let shortest = windows.map(|window| match (self.past.longest + 1).saturating_sub(window) / 256 {
             0 => 0,
             first_page => first_page * 256 + window - 1,
         });
-        shortest.max().unwrap_or(0).min(self.ids.len())
+        shortest.max().unwrap_or(0).min(self.past.ids.len())
     }
 
     fn rewind(&mut self, length: usize) {
-        let (position, shortest) = (self.ids.len(), self.shortest());
+        let (position, shortest) = (self.past.ids.len(), self.shortest());
         let before = self.session.visible_state();
         let result = self.session.rewind(length);
         if length > position {
@@ -315,10 +225,10 @@ impl Subject {
             assert_eq!(result, Err(RewindError::Gone { length, shortest }));
         } else {
             assert_eq!(result, Ok(()));
-            self.ids.truncate(length);
-            self.rows.truncate(length);
+            self.past.ids.truncate(length);
+            self.past.rows.truncate(length);
             if length == 0 {
-                self.longest = 0;
+                self.past.longest = 0;
             }
         }
         if result.is_err() {
@@ -331,7 +241,7 @@ impl Subject {
 
     /// A wrong chunk is refused with the error that names the mistake, and nothing changes.
     fn refuse(&mut self, feed: &Feed, mistake: Mistake) {
-        if self.ids.len() == CAPACITY {
+        if self.past.ids.len() == CAPACITY {
             return;
         }
         let wrong = self.wrong_chunk(feed, mistake);
@@ -348,7 +258,7 @@ impl Subject {
     /// A right chunk with one mistake.
     fn wrong_chunk(&self, feed: &Feed, mistake: Mistake) -> WrongChunk {
         let vocabulary = self.engine().spec().vocabulary;
-        let (position, room) = (self.ids.len(), CAPACITY - self.ids.len());
+        let (position, room) = (self.past.ids.len(), CAPACITY - self.past.ids.len());
         let (mut start, mut surplus) = (position, 0_isize);
         let (mut ids, mut rows) = self.tokens(feed);
         ids.truncate(room);
@@ -412,8 +322,8 @@ impl Subject {
     fn check_bytes(&self) {
         let engine = self.session.engine();
         let pages = |window: Option<usize>| {
-            let oldest = window.map_or(0, |window| (self.longest + 1).saturating_sub(window));
-            self.ids.len().div_ceil(256).saturating_sub(oldest / 256)
+            let oldest = window.map_or(0, |window| (self.past.longest + 1).saturating_sub(window));
+            self.past.ids.len().div_ceil(256).saturating_sub(oldest / 256)
         };
         let element = engine.options().kv;
         let codes = |len: usize| match element {
@@ -430,16 +340,25 @@ impl Subject {
         let expected: usize = kvs
             .map(|kv| pages(kv.window) * page(kv.heads, kv.key_dim, kv.value_dim))
             .sum();
-        assert_eq!(self.session.bytes(), expected, "bytes of {} positions", self.ids.len());
+        // A recurrent memory is held once or, after calls of this session, twice.
+        let numbers: usize = engine.plan().recurrents.iter().map(|recurrent| recurrent.len).sum();
+        let (bytes, copy) = (self.session.bytes(), numbers * size_of::<f32>());
+        let least = expected + copy * usize::from(!self.past.ids.is_empty());
+        let range = least..=expected + 2 * copy;
+        assert!(
+            range.contains(&bytes),
+            "{bytes} bytes of {} positions",
+            self.past.ids.len()
+        );
     }
 
     /// Compares with a fresh session of `engine`, then with its next row.
-    fn compare(mut self, engine: &Engine) {
-        let mut straight = session(engine, CAPACITY + 1);
+    pub fn compare(mut self, engine: &Engine) {
+        let mut straight = session(engine, CAPACITY);
         let vocabulary = engine.spec().vocabulary;
-        if !self.ids.is_empty() {
-            let logits = feed(&mut straight, &self.ids, Want::All);
-            for (position, (got, expected)) in self.rows.iter().zip(logits.chunks_exact(vocabulary)).enumerate() {
+        if !self.past.ids.is_empty() {
+            let logits = feed(&mut straight, &self.past.ids, Want::All);
+            for (position, (got, expected)) in self.past.rows.iter().zip(logits.chunks_exact(vocabulary)).enumerate() {
                 assert!(
                     got.as_ref().is_none_or(|got| *got == bits(expected)),
                     "logits at position {position}"
@@ -449,9 +368,9 @@ impl Subject {
         assert!(
             self.session.visible_state() == straight.visible_state(),
             "state at {} positions",
-            self.ids.len()
+            self.past.ids.len()
         );
-        if self.ids.len() < CAPACITY {
+        if self.past.ids.len() < CAPACITY {
             let next = feed(&mut self.session, &[7], Want::Last);
             assert_eq!(
                 bits(&next),
@@ -462,107 +381,64 @@ impl Subject {
     }
 }
 
-fn run(program: &Program) {
-    let checkpoint = &MODELS[program.model];
-    let subject = engine(checkpoint, program.options);
-    let mut subjects = [Subject::new(&subject), Subject::new(&subject)];
-    for (which, step) in &program.steps {
-        subjects[*which].run(step);
-    }
-    // Other threads, other calls, and the same numbers.
-    let straight = engine(
-        checkpoint,
-        EngineOptions {
-            threads: Some(1),
-            max_rows: 96,
-            ..program.options
-        },
-    );
-    for subject in subjects {
-        subject.compare(&straight);
+impl Wanted {
+    fn of(self, rows: &[usize]) -> Want<'_> {
+        match self {
+            Wanted::Nothing => Want::Nothing,
+            Wanted::Last => Want::Last,
+            Wanted::All => Want::All,
+            Wanted::Some => Want::Rows(rows),
+        }
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
-
-    #[test]
-    fn a_session_is_where_a_straight_run_would_be(program in programs()) {
-        run(&program);
-    }
-}
-
-/// Every op of a model, in a call that crosses a page, is a place to fail at.
-#[test]
-fn an_interrupt_after_any_op_leaves_nothing_behind() {
-    for (model, checkpoint) in MODELS.iter().enumerate() {
-        let options = EngineOptions {
-            threads: Some(2),
-            max_rows: 16,
-            ..EngineOptions::default()
-        };
-        let ops = engine(checkpoint, options).plan().ops.len();
-        let all = Wanted::All;
-        let mut steps = vec![Step::Feed(Feed {
-            tokens: 250,
-            seed: 1,
-            want: Wanted::Nothing,
-        })];
-        steps.extend((0..ops).map(|op| {
-            let feed = Feed {
-                tokens: 10 + op % 7,
-                seed: op as u64,
-                want: all,
-            };
-            Step::Interrupt { feed, after_ops: op }
-        }));
-        steps.push(Step::Feed(Feed {
-            tokens: 30,
-            seed: 2,
-            want: all,
-        }));
-        run(&Program {
-            model,
-            options,
-            steps: steps.into_iter().map(|step| (0, step)).collect(),
+/// Feeds both in one batch, which a probe may interrupt.
+pub fn feed_both(subjects: &mut [Subject; 2], feeds: &[Feed; 2], interrupt_after: Option<usize>) {
+    let engine = subjects[0].engine();
+    let (vocabulary, max_rows) = (engine.spec().vocabulary, engine.options().max_rows);
+    let tokens = [0, 1].map(|i| subjects[i].tokens(&feeds[i]));
+    let mut logits = [0, 1].map(|i| vec![f32::NAN; tokens[i].1.len() * vocabulary]);
+    let starts = [0, 1].map(|i| subjects[i].past.ids.len());
+    let mut batch: Vec<BatchFeed> = Vec::new();
+    for (i, (subject, logits)) in subjects.iter_mut().zip(&mut logits).enumerate() {
+        let (ids, rows) = &tokens[i];
+        let (start, want) = (starts[i], feeds[i].want.of(rows));
+        let chunk = Chunk { start, ids, want };
+        batch.push(BatchFeed {
+            session: &mut subject.session,
+            chunk,
+            logits,
         });
     }
-}
-
-/// Windows move over pages and let them go; what is gone cannot be rewound to, the rest can.
-#[test]
-fn long_sequences_let_go_of_pages_and_rewind_within_them() {
-    for (model, max_rows) in (0..MODELS.len()).zip([64, 3, 64, 5, 1, 64, 7, 300]) {
-        let options = EngineOptions {
-            threads: Some(2),
-            max_rows,
-            ..EngineOptions::default()
-        };
-        let feed = |tokens, seed| {
-            Step::Feed(Feed {
-                tokens,
-                seed,
-                want: Wanted::Last,
-            })
-        };
-        let steps = [
-            feed(255, 1),
-            feed(1, 2),
-            Step::Rewind { to: 128 },
-            feed(400, 3),
-            Step::Rewind { to: 20 },
-            // A few tokens back, into the page before.
-            Step::Rewind { to: 250 },
-            feed(150, 4),
-            Step::Rewind { to: 257 },
-            Step::Rewind { to: 256 },
-            Step::Rewind { to: 0 },
-            feed(20, 5),
-        ];
-        run(&Program {
-            model,
-            options,
-            steps: steps.map(|step| (0, step)).to_vec(),
-        });
+    let mut script = Script {
+        ops_per_call: engine.plan().ops.len(),
+        interrupt_after,
+        ..Script::default()
+    };
+    let total: usize = feeds.iter().map(|feed| feed.tokens).sum();
+    let expected = script.ending(total.div_ceil(max_rows));
+    let watch = Watch {
+        cancel: None,
+        probe: Some(&mut script),
+    };
+    let result = engine.feed_batch_watched(&mut batch, watch);
+    let too_long = (0..2).find(|&i| starts[i] + feeds[i].tokens > CAPACITY);
+    let fed = match (too_long, expected, result) {
+        (Some(i), _, Err(BatchError::Feed { index, source })) => {
+            assert!(matches!(source, FeedError::CapacityExceeded { .. }) && index == i);
+            0
+        }
+        (None, Ending::Done, Ok(())) => total,
+        // Calls are full but for the last.
+        (None, Ending::Interrupted { calls }, Err(BatchError::Forward { .. })) => calls * max_rows,
+        (too_long, expected, result) => panic!("{result:?} instead of {expected:?}, too long: {too_long:?}"),
+    };
+    let positions = [0, 1].map(|i| subjects[i].session.position() - starts[i]);
+    assert_eq!(positions[0] + positions[1], fed);
+    for (i, subject) in subjects.iter_mut().enumerate() {
+        let (ids, rows) = &tokens[i];
+        let rows = if fed == total { &rows[..] } else { &[] };
+        subject.past.add(&ids[..positions[i]], rows, &logits[i], vocabulary);
+        subject.check();
     }
 }

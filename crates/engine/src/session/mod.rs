@@ -1,12 +1,20 @@
-//! One sequence, fed in chunks.
+//! One sequence, fed in chunks: alone or beside others ([`batch`]), gone back to ([`snapshot`]), kept in a file ([`saved`]).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+mod batch;
+mod saved;
+mod snapshot;
+
+use std::sync::atomic::AtomicBool;
 
 use goldcrest_cpu::{CpuError, State};
-use goldcrest_model::backend::{Backend, Batch, Part, Probe};
+use goldcrest_model::backend::{Backend, Probe};
 
-use crate::counters::{Counters, CountingProbe};
+use crate::counters::Counters;
 use crate::engine::Engine;
+
+pub use batch::{BatchError, BatchFeed};
+pub use saved::{LoadError, LoadProblem, SaveError};
+pub use snapshot::{RestoreError, Snapshot};
 
 /// Consecutive tokens to feed. Any cut of a sequence into chunks gives the same bits.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +48,16 @@ impl Want<'_> {
             Want::Last => len.min(1),
             Want::All => len,
             Want::Rows(rows) => rows.len(),
+        }
+    }
+
+    /// How many of the wanted rows of a chunk of `len` tokens come before row `to`.
+    fn count_before(&self, len: usize, to: usize) -> usize {
+        match self {
+            Want::Nothing => 0,
+            Want::Last => usize::from(to >= len),
+            Want::All => to,
+            Want::Rows(rows) => rows.partition_point(|row| *row < to),
         }
     }
 
@@ -80,6 +98,9 @@ pub enum SessionError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FeedError {
+    /// States belong to the engine that made them.
+    #[error("the session belongs to another engine than the one that is to feed it")]
+    OtherEngine,
     /// A chunk without tokens.
     #[error("the chunk is empty")]
     EmptyChunk,
@@ -156,7 +177,8 @@ pub enum RewindError {
     },
     /// A window has moved past what would be seen again, or recurrent memories have replaced it.
     #[error(
-        "cannot rewind to {length}: the layers have let go of what they held there; the shortest possible but 0 is {shortest}"
+        "cannot rewind to {length}: the layers have let go of what they held there; the shortest possible but 0 is {shortest}, \
+         and snapshots can be taken for the way back"
     )]
     Gone {
         /// Length asked for.
@@ -207,25 +229,14 @@ impl Session {
     /// # Errors
     /// As [`Session::feed`].
     pub fn feed_watched(&mut self, chunk: Chunk, logits: &mut [f32], watch: Watch) -> Result<(), FeedError> {
-        self.check(&chunk, logits.len())?;
-        let Watch { cancel, mut probe } = watch;
-        let vocabulary = self.engine.spec().vocabulary;
-        let max_rows = self.engine.backend().max_rows(self.engine.program());
-        let mut rest = logits;
-        for from in (0..chunk.ids.len()).step_by(max_rows) {
-            if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-                return Err(FeedError::Cancelled {
-                    position: self.position(),
-                });
-            }
-            let to = chunk.ids.len().min(from + max_rows);
-            self.wanted.clear();
-            chunk.want.within(chunk.ids.len(), from, to, &mut self.wanted);
-            let (here, after) = std::mem::take(&mut rest).split_at_mut(self.wanted.len() * vocabulary);
-            rest = after;
-            self.forward(&chunk.ids[from..to], here, &mut probe)?;
-        }
-        Ok(())
+        let engine = self.engine.clone();
+        let feed = BatchFeed {
+            session: self,
+            chunk,
+            logits,
+        };
+        let result = engine.feed_batch_watched(&mut [feed], watch);
+        result.map_err(|error| error.of_one(self.position()))
     }
 
     /// Everything that can be wrong about a chunk.
@@ -270,44 +281,6 @@ impl Session {
         Ok(())
     }
 
-    fn forward(
-        &mut self,
-        ids: &[u32],
-        logits: &mut [f32],
-        probe: &mut Option<&mut dyn Probe>,
-    ) -> Result<(), FeedError> {
-        let engine = self.engine.clone();
-        let parts = [Part {
-            ids,
-            wanted: &self.wanted,
-        }];
-        let batch = Batch { parts: &parts };
-        let mut states = [&mut self.state];
-        let forward = |states: &mut [&mut State], logits: &mut [f32], probe: Option<&mut dyn Probe>| {
-            engine.backend().forward(engine.program(), batch, states, logits, probe)
-        };
-        let result = match &mut self.counters {
-            None => match probe {
-                None => forward(&mut states, logits, None),
-                Some(probe) => forward(&mut states, logits, Some(&mut **probe)),
-            },
-            Some(counters) => {
-                let mut counting = CountingProbe::new(&engine, self.ids.len(), ids.len(), batch.wanted(), probe);
-                let result = forward(&mut states, logits, Some(&mut counting));
-                if result.is_ok() {
-                    counters.add(&counting);
-                }
-                result
-            }
-        };
-        result.map_err(|source| FeedError::Forward {
-            position: self.ids.len(),
-            source,
-        })?;
-        self.ids.extend_from_slice(ids);
-        Ok(())
-    }
-
     /// Number of tokens fed: where the next chunk starts.
     pub fn position(&self) -> usize {
         self.ids.len()
@@ -345,12 +318,13 @@ impl Session {
         Ok(())
     }
 
-    /// Numbers of keys and values that were too large for their type and were stored as its largest, over all tokens ever fed.
+    /// Numbers of keys and values that were too large for their type and were stored as its largest, over all tokens that the
+    /// state has seen.
     pub fn saturated(&self) -> u64 {
         self.engine.backend().saturated(&self.state)
     }
 
-    /// Bytes of memory that the state holds.
+    /// Bytes of memory that the state holds. Pages shared with forks and snapshots count in each of them.
     pub fn bytes(&self) -> usize {
         self.engine.backend().state_bytes(&self.state)
     }
