@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use goldcrest_engine::{
-    BatchError, BatchFeed, Chunk, Engine, EngineOptions, FeedError, Interrupted, KvElement, LoadProblem, Op, Probe,
-    RestoreError, Session, SessionError, Want, Watch,
+    BatchError, BatchFeed, Chunk, Engine, EngineOptions, FeedError, Interrupted, KvElement, LoadProblem, Op, OpOutput,
+    Probe, RestoreError, Session, SessionError, Want, Watch,
 };
 use support::{Random, bits, engine, feed, golden, session};
 
@@ -207,12 +207,12 @@ struct Onlooker<'a> {
 }
 
 impl Probe for Onlooker<'_> {
-    fn after_op(&mut self, index: usize, op: &Op, boundary: &[f32]) -> Result<(), Interrupted> {
-        if !matches!(op, Op::Boundary { layer: 0, .. }) {
+    fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted> {
+        let (Op::Boundary { layer: 0, .. }, OpOutput::Stream(stream)) = (op, output) else {
             return Ok(());
-        }
+        };
         let call = self.rows.len();
-        self.rows.push(boundary.len() / HIDDEN);
+        self.rows.push(stream.len() / HIDDEN);
         if let Some((_, cancel)) = self.cancel.filter(|(during, _)| *during == call) {
             cancel.store(true, Ordering::Relaxed);
         }

@@ -102,8 +102,8 @@ pub trait Backend {
     /// Hands `write` the records that [`Backend::load`] makes the state from.
     fn save<E>(&self, state: &Self::State, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E>;
 
-    /// The state of `length` of at most `capacity` positions whose records, the same ones in the same order, `read` fills in. The caller has
-    /// found them whole.
+    /// The state of `length` of at most `capacity` positions whose records, the same ones in the same order, `read` fills in. The caller
+    /// has found them whole.
     fn load<E: From<Self::Error>>(
         &self,
         program: &Self::Program,

@@ -32,6 +32,7 @@ static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
         "smollm3",
         "qwen2_swa",
         "llama_bias_linear",
+        "llama_dynamic_ntk",
     ];
     let types = [DType::Q4_1, DType::Q8_0, DType::Q5_0, DType::F16];
     let quantised = |case: &str| {
@@ -124,7 +125,7 @@ fn an_interrupt_after_any_op_leaves_nothing_behind() {
 /// Windows move over pages and let them go; what is gone cannot be rewound to, the rest can.
 #[test]
 fn long_sequences_let_go_of_pages_and_rewind_within_them() {
-    for (model, max_rows) in (0..MODELS.len()).zip([64, 3, 64, 5, 1, 64, 7, 300]) {
+    for (model, max_rows) in (0..MODELS.len()).zip([64, 3, 64, 5, 1, 64, 80, 7, 300]) {
         let options = EngineOptions {
             threads: Some(2),
             max_rows,
