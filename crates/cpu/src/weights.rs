@@ -55,7 +55,7 @@ pub enum RopeTable {
     Fixed(Frequencies),
     /// They depend on the length of the sequence; beside the rope, the divisors of short and of long sequences.
     ByLength {
-        rope: Rope,
+        rope: Box<Rope>,
         divisors: Vec<(Vector, Vec<f32>)>,
     },
 }
@@ -72,7 +72,7 @@ impl RopeTable {
             divisors.push((vector.clone(), load_vector(checkpoint, vector)?));
         }
         if rope.depends_on_length() {
-            let rope = rope.clone();
+            let rope = Box::new(rope.clone());
             return Ok(RopeTable::ByLength { rope, divisors });
         }
         let values = divisors.first().map_or(&[][..], |(_, values)| values);

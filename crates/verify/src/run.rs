@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
-    Chunk, Engine, EngineOptions, FeedError, Interrupted, Op, OpOutput, OpenError, Probe, Session, SessionError, Want,
-    Watch,
+    BatchError, Chunk, Engine, EngineOptions, FeedError, Interrupted, Op, OpOutput, OpenError, Probe, Session,
+    SessionError, Want, Watch,
 };
 use goldcrest_format::{Checkpoint, FormatError};
 use serde::Serialize;
@@ -56,6 +56,8 @@ pub enum VerifyError {
     Session(#[from] SessionError),
     #[error(transparent)]
     Feed(#[from] FeedError),
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// Another model's outputs.
     #[error("the case's logits have {expected} columns, the model's vocabulary has {found} tokens")]
     Vocabulary { expected: usize, found: usize },
@@ -348,7 +350,7 @@ fn best(row: &[f32]) -> usize {
 }
 
 /// FNV-1a of 64 bits over little-endian f32.
-fn hash(slices: &[&[f32]]) -> String {
+pub(crate) fn hash(slices: &[&[f32]]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in slices
         .iter()
