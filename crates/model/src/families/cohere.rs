@@ -28,7 +28,8 @@ pub const FAMILY: Family = Family {
         head_norms: HeadNorms {
             kind: HeadNormKind::Own,
             norm: NormKind::Layer,
-            only_if: Some(keys::QK_NORM),
+            only_if: Some((keys::QK_NORM, false)),
+            ..llama::ATTENTION.head_norms
         },
         rope: RopeFacts {
             hf_pairs: true,

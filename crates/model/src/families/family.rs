@@ -42,11 +42,13 @@ pub enum Number {
     One,
     /// Of the configuration; absent: 1.
     Key(Key),
+    /// Of the configuration; absent: this.
+    KeyOr(Key, f64),
     /// 1 over that of the configuration; absent: 1.
     Inverse(Key),
     /// √hidden
     SqrtHidden,
-    /// √hidden if the configuration says true here.
+    /// √hidden if the configuration says true here, and in GGUF files, which do not say.
     SqrtHiddenIf(Key),
     /// That of the configuration over √layers.
     OverSqrtLayers(Key),
@@ -168,6 +170,7 @@ pub struct AttentionFacts {
     pub qkv: Qkv,
     /// One KV head if the first of these keys says true and the second does not, whatever the number of KV heads says.
     pub one_kv_head: Option<[Key; 2]>,
+    pub windowed_kv_heads: WindowedKvHeads,
     pub qkv_bias: Bias,
     pub output_bias: Bias,
     /// Norms of queries and keys.
@@ -191,6 +194,14 @@ pub struct AttentionFacts {
     pub value_scale: Number,
 }
 
+/// KV heads of windowed layers. GGUF files list those of every layer.
+#[derive(Clone, Copy, Debug)]
+pub enum WindowedKvHeads {
+    Same,
+    /// As the configuration says; absent: this many times those of other layers.
+    KeyOrTimes(Key, usize),
+}
+
 /// How query, key and value lie in one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qkv {
@@ -205,8 +216,10 @@ pub enum Qkv {
 pub struct HeadNorms {
     pub kind: HeadNormKind,
     pub norm: NormKind,
-    /// Only if the configuration says true here. GGUF files say it by their tensors.
-    pub only_if: Option<Key>,
+    /// Only if the configuration says true here; absent: this. GGUF files say it by their tensors.
+    pub only_if: Option<(Key, bool)>,
+    /// GGUF files say nothing about norms without weights: the published model with this many experts has none.
+    pub gguf_without_at_experts: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,8 +233,8 @@ pub enum HeadNormKind {
     OwnTensors,
     /// All heads as one row.
     Row,
-    /// Each head, without a weight.
-    Weightless,
+    /// Each head of a layer that rotates, without a weight.
+    WeightlessIfRotating,
 }
 
 /// How queries and keys rotate.
@@ -232,6 +245,8 @@ pub struct RopeFacts {
     pub gguf_pairs: bool,
     pub layers: RopeLayers,
     pub local: LocalRope,
+    /// YaRN's ramp begins and ends at whole frequencies, where the file does not say.
+    pub yarn_truncates: bool,
 }
 
 /// How windowed layers rotate.
@@ -254,6 +269,8 @@ pub enum RopeLayers {
     Windowed {
         or_all_without: bool,
     },
+    /// Windowed ones, and those without experts if this number of the configuration is 1 or absent.
+    WindowedOrDense(Key),
     /// A list of 0 and 1 (1 = rotates); absent: every `default_period`-th layer does not.
     Listed {
         list: Key,
@@ -262,7 +279,7 @@ pub enum RopeLayers {
     },
 }
 
-/// Which layers see a window only. A config's `layer_types` wins where it is given.
+/// Which layers see a window only. A config's `layer_types` wins where it is given, then its list of 0 and 1 (1 = windowed).
 #[derive(Clone, Copy, Debug)]
 pub enum Windows {
     Never,
@@ -274,8 +291,8 @@ pub enum Windows {
     Upper,
     /// All but every n-th layer; n from the config, else this.
     Period(usize),
-    /// Layers that rotate see a chunk.
-    Chunks(Key),
+    /// Layers that rotate see a chunk; absent: of this many positions.
+    Chunks(Key, usize),
 }
 
 /// What multiplies attention scores.

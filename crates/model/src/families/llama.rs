@@ -3,7 +3,7 @@
 use super::{
     Alibi, AttentionFacts, AttentionScale, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts, HeadNormKind,
     HeadNorms, Layout, LocalRope, Names, NormFacts, Number, OutputGate, Parallel, PositionScaling, Qkv, RopeFacts,
-    RopeLayers, Windows,
+    RopeLayers, WindowedKvHeads, Windows,
 };
 use crate::read::keys;
 use crate::spec::{Activation, NormKind};
@@ -54,12 +54,14 @@ pub const FAMILY: Family = Family {
 pub const ATTENTION: AttentionFacts = AttentionFacts {
     qkv: Qkv::Stacked,
     one_kv_head: None,
+    windowed_kv_heads: WindowedKvHeads::Same,
     qkv_bias: Bias::Key(keys::ATTENTION_BIAS),
     output_bias: Bias::Key(keys::ATTENTION_BIAS),
     head_norms: HeadNorms {
         kind: HeadNormKind::Never,
         norm: NormKind::Rms,
         only_if: None,
+        gguf_without_at_experts: None,
     },
     norm_after_rope: false,
     value_norm: false,
@@ -69,6 +71,7 @@ pub const ATTENTION: AttentionFacts = AttentionFacts {
         gguf_pairs: true,
         layers: RopeLayers::All,
         local: LocalRope::Same,
+        yarn_truncates: true,
     },
     // Mistral's window under this architecture's name in GGUF files; a Llama has none.
     windows: Windows::All,

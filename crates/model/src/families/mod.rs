@@ -1,13 +1,18 @@
 //! The families, one file of data each. What the fields of a [`Family`] mean is in `family` and `moe`; what is peculiar about a family is
 //! in its file.
 
+mod afmoe;
 mod apertus;
 mod arcee;
 mod bloom;
 mod cohere;
 mod cohere2;
+mod cohere2_moe;
+mod dots1;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
+mod exaone_moe;
 mod falcon;
 mod family;
 mod gemma;
@@ -15,11 +20,20 @@ mod gemma2;
 mod gemma3;
 mod glm;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
+mod granitemoe;
+mod granitemoeshared;
 mod hunyuan_dense;
+mod hunyuan_moe;
+mod hy_v3;
 mod llama;
+mod llama4;
+mod mimo_v2_flash;
+mod minimax_m2;
 mod ministral;
 mod ministral3;
 mod mistral;
@@ -30,10 +44,14 @@ mod names;
 mod nemotron;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod phi;
 mod phi3;
+mod phimoe;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 mod recurrence;
 mod seed_oss;
 mod smollm3;
@@ -43,7 +61,7 @@ mod starcoder2;
 pub use family::{
     Alibi, AttentionFacts, AttentionScale, BesideFacts, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts,
     HeadNormKind, HeadNorms, Layout, LocalRope, NormFacts, Number, OutputGate, Parallel, PerLayerFacts,
-    PositionScaling, Qkv, RopeFacts, RopeLayers, Windows,
+    PositionScaling, Qkv, RopeFacts, RopeLayers, WindowedKvHeads, Windows,
 };
 pub use mla::MlaFacts;
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
@@ -52,24 +70,38 @@ pub use recurrence::Recurrence;
 
 /// Every family that this build reads.
 pub const ALL: &[&Family] = &[
+    &afmoe::FAMILY,
     &apertus::FAMILY,
     &arcee::FAMILY,
     &bloom::FAMILY,
     &cohere::FAMILY,
     &cohere2::FAMILY,
+    &cohere2_moe::FAMILY,
+    &dots1::FAMILY,
     &ernie4_5::FAMILY,
+    &ernie4_5_moe::FAMILY,
     &exaone4::FAMILY,
+    &exaone_moe::FAMILY,
     &falcon::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
     &glm::FAMILY,
     &glm4::FAMILY,
+    &glm4_moe::FAMILY,
     &gpt2::FAMILY,
     &gpt_neox::FAMILY,
+    &gpt_oss::FAMILY,
     &granite::FAMILY,
+    &granitemoe::FAMILY,
+    &granitemoeshared::FAMILY,
     &hunyuan_dense::FAMILY,
+    &hunyuan_moe::FAMILY,
+    &hy_v3::FAMILY,
     &llama::FAMILY,
+    &llama4::FAMILY,
+    &mimo_v2_flash::FAMILY,
+    &minimax_m2::FAMILY,
     &ministral::FAMILY,
     &ministral3::FAMILY,
     &mistral::FAMILY,
@@ -77,10 +109,14 @@ pub const ALL: &[&Family] = &[
     &nemotron::FAMILY,
     &olmo2::FAMILY,
     &olmo3::FAMILY,
+    &olmoe::FAMILY,
     &phi::FAMILY,
     &phi3::FAMILY,
+    &phimoe::FAMILY,
     &qwen2::FAMILY,
+    &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_moe::FAMILY,
     &seed_oss::FAMILY,
     &smollm3::FAMILY,
     &stablelm::FAMILY,

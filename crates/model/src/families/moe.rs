@@ -46,9 +46,9 @@ pub struct MoeNames {
 #[derive(Clone, Copy, Debug)]
 pub enum ScoringFact {
     Fixed(Scoring),
-    /// The sigmoid or softmax that the configuration names here, of the chosen logits; absent: this.
+    /// The sigmoid or softmax that the configuration names here, of the chosen logits; absent: this. GGUF files number it.
     ChosenByKey(Key, Scoring),
-    /// With the jitter of this key.
+    /// With the jitter of this key. It always chooses two.
     SparseMixer(Key),
 }
 
@@ -112,6 +112,20 @@ impl MoeFacts {
         activation: None,
         weigh_input: false,
         average_shared: false,
+    };
+
+    /// As DeepSeek-V3 spells it, and most after it: sigmoid, the choice by corrected scores within the best groups.
+    pub const DEEPSEEK: MoeFacts = MoeFacts {
+        scoring: ScoringFact::Fixed(Scoring::Sigmoid),
+        groups: Groups::BestTwo,
+        normalise: NormaliseFact::Key {
+            key: keys::NORMALISE_EXPERTS,
+            default: true,
+            gguf_default: true,
+            eps: 1e-20,
+        },
+        scale: Number::Key(keys::EXPERT_SCALE),
+        ..MoeFacts::QWEN
     };
 }
 

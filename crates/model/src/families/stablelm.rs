@@ -30,7 +30,8 @@ pub const FAMILY: Family = Family {
         head_norms: HeadNorms {
             kind: HeadNormKind::OwnTensors,
             norm: NormKind::Layer,
-            only_if: Some(keys::QK_NORM),
+            only_if: Some((keys::QK_NORM, false)),
+            ..llama::ATTENTION.head_norms
         },
         rope: RopeFacts {
             gguf_pairs: false,

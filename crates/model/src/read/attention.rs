@@ -5,7 +5,7 @@ use super::keys::{self, Settings};
 use super::layers::LayerReader;
 use super::rope::{layer_rope, position_scale, rotary_dims};
 use super::tensors::{Place, Tensors};
-use crate::families::{Alibi, AttentionFacts, AttentionScale, HeadNormKind, Name, OutputGate, Qkv};
+use crate::families::{Alibi, AttentionFacts, AttentionScale, HeadNormKind, Name, OutputGate, Qkv, WindowedKvHeads};
 use crate::spec::{
     Attention, AttentionRule, HeadNorm, KeyValue, Linear, Norm, NormKind, RowOrder, RowSelection, Visible,
 };
@@ -20,18 +20,29 @@ pub struct Heads {
 }
 
 impl Heads {
-    pub fn read(settings: &Settings, facts: &AttentionFacts, hidden: usize, layer: usize) -> Result<Heads, SpecError> {
+    pub fn read(
+        settings: &Settings,
+        facts: &AttentionFacts,
+        hidden: usize,
+        (layer, visible): (usize, Visible),
+    ) -> Result<Heads, SpecError> {
         let bad = |key, value: usize, expected: String| SpecError::BadValue {
             key: settings.spelling(key),
             value: value.to_string(),
             expected,
         };
-        let heads = settings
-            .opt_usize_at(keys::HEADS, layer)?
-            .ok_or_else(|| SpecError::MissingKey {
-                key: settings.spelling(keys::HEADS),
-            })?;
+        let windowed = matches!(visible, Visible::Window(_));
+        let own = |key| if windowed { settings.opt_usize(key) } else { Ok(None) };
+        let heads = own(keys::WINDOW_HEADS)?.or(settings.opt_usize_at(keys::HEADS, layer)?);
+        let heads = heads.ok_or_else(|| SpecError::MissingKey {
+            key: settings.spelling(keys::HEADS),
+        })?;
         let mut kv_heads = settings.opt_usize_at(keys::KV_HEADS, layer)?.unwrap_or(heads);
+        if let WindowedKvHeads::KeyOrTimes(key, times) = facts.windowed_kv_heads {
+            if windowed && !settings.is_gguf() {
+                kv_heads = settings.opt_usize(key)?.unwrap_or(kv_heads * times);
+            }
+        }
         if let Some([if_true, unless]) = facts.one_kv_head {
             let says = |key| settings.opt_bool(key).map(|flag| flag.unwrap_or(false));
             if !settings.is_gguf() && says(if_true)? && !says(unless)? {
@@ -42,11 +53,13 @@ impl Heads {
             let expected = format!("a divisor of the {heads} attention heads");
             return Err(bad(keys::KV_HEADS, kv_heads, expected));
         }
-        let key_dim = settings.opt_usize(keys::HEAD_DIM)?.unwrap_or(hidden / heads);
+        let key_dim = own(keys::WINDOW_HEAD_DIM)?.or(settings.opt_usize(keys::HEAD_DIM)?);
+        let key_dim = key_dim.unwrap_or(hidden / heads);
         if key_dim == 0 || !key_dim.is_multiple_of(2) {
             return Err(bad(keys::HEAD_DIM, key_dim, "an even number above zero".into()));
         }
-        let value_dim = settings.opt_usize(keys::VALUE_DIM)?.unwrap_or(key_dim);
+        let value_dim = own(keys::WINDOW_VALUE_DIM)?.or(settings.opt_usize(keys::VALUE_DIM)?);
+        let value_dim = value_dim.unwrap_or(key_dim);
         if value_dim == 0 {
             return Err(bad(keys::VALUE_DIM, value_dim, "a number above zero".into()));
         }
@@ -63,8 +76,8 @@ impl LayerReader<'_> {
     pub fn attention(&self, tensors: &mut Tensors, layer: usize) -> Result<Attention, SpecError> {
         let facts = &self.family.attention;
         let names = &self.family.names;
-        let heads = Heads::read(self.settings, facts, self.hidden, layer)?;
-        let Visibility { visible, rotates } = self.visibility(layer);
+        let Visibility { visible, rotates } = self.visibility(tensors, layer)?;
+        let heads = Heads::read(self.settings, facts, self.hidden, (layer, visible))?;
         let alibi = match facts.alibi {
             Alibi::Never => false,
             Alibi::Always => true,
@@ -76,6 +89,12 @@ impl LayerReader<'_> {
         let rope = match rotates {
             true => Some(layer_rope(self.settings, self.family, tensors, rotary, visible)?),
             false => None,
+        };
+        let rows = |count| HeadRows {
+            heads: count,
+            dim: heads.key_dim,
+            order,
+            rotates,
         };
         let [query, key, value] = self.query_key_value(tensors, layer, heads, order)?;
         let width = heads.heads * heads.value_dim;
@@ -91,11 +110,11 @@ impl LayerReader<'_> {
             key_dim: heads.key_dim,
             value_dim: heads.value_dim,
             query,
-            query_norm: self.head_norm(tensors, names.query_norm, layer, (heads.heads, heads.key_dim), order)?,
+            query_norm: self.head_norm(tensors, (names.query_norm, layer), rows(heads.heads))?,
             kv: KeyValue::Own {
                 key,
                 value: Some(value),
-                key_norm: self.head_norm(tensors, names.key_norm, layer, (heads.kv_heads, heads.key_dim), order)?,
+                key_norm: self.head_norm(tensors, (names.key_norm, layer), rows(heads.kv_heads))?,
                 value_norm: facts.value_norm.then(|| HeadNorm {
                     norm: self.weightless_norm(),
                     groups: heads.kv_heads,
@@ -212,26 +231,34 @@ impl LayerReader<'_> {
     fn head_norm(
         &self,
         tensors: &mut Tensors,
-        name: Name,
-        layer: usize,
-        (heads, dim): (usize, usize),
-        order: RowOrder,
+        (name, layer): (Name, usize),
+        rows: HeadRows,
     ) -> Result<Option<HeadNorm>, SpecError> {
         let facts = &self.family.attention.head_norms;
-        let wanted = match facts.only_if {
-            _ if facts.kind == HeadNormKind::Never => false,
-            Some(_) if self.settings.is_gguf() => tensors.has(name, layer, "weight"),
-            Some(key) => self.settings.opt_bool(key)?.unwrap_or(false),
-            None => true,
+        let HeadRows { heads, dim, order, .. } = rows;
+        let is_gguf = self.settings.is_gguf();
+        let wanted = match (facts.kind, facts.only_if) {
+            (HeadNormKind::Never, _) => false,
+            (HeadNormKind::WeightlessIfRotating, _) if !rows.rotates => false,
+            (HeadNormKind::WeightlessIfRotating, _) if is_gguf => {
+                self.settings.opt_usize(keys::EXPERTS)? != facts.gguf_without_at_experts
+            }
+            (_, Some(_)) if is_gguf => tensors.has(name, layer, "weight"),
+            (_, Some((key, default))) => self.settings.opt_bool(key)?.unwrap_or(default),
+            (_, None) => true,
         };
         if !wanted {
+            // Switched off, weights that are there mean nothing.
+            if facts.only_if.is_some() {
+                tensors.ignore(name, layer, "weight");
+            }
             return Ok(None);
         }
         let eps = self.settings.f64(self.family.norm.eps)?;
         let kind = (facts.norm, eps);
         let (mut norm, groups) = match facts.kind {
             HeadNormKind::Never => return Ok(None),
-            HeadNormKind::Weightless => (self.weightless_norm(), heads),
+            HeadNormKind::WeightlessIfRotating => (self.weightless_norm(), heads),
             HeadNormKind::Shared => (tensors.norm_of(name, layer, dim, kind)?, heads),
             HeadNormKind::Own => (tensors.norm_of(name, layer, heads * dim, kind)?, heads),
             HeadNormKind::OwnTensors if self.settings.is_gguf() => {
@@ -288,6 +315,15 @@ impl LayerReader<'_> {
         };
         Ok((1.0 / dim.sqrt()) as f32)
     }
+}
+
+/// Rows of a projection to heads.
+#[derive(Clone, Copy)]
+struct HeadRows {
+    heads: usize,
+    dim: usize,
+    order: RowOrder,
+    rotates: bool,
 }
 
 /// What a layer sees, and whether it rotates.

@@ -38,7 +38,16 @@ pub const HEADS: Key = key(&["num_attention_heads", "n_head"], "attention.head_c
 pub const KV_HEADS: Key = key(&["num_key_value_heads", "num_kv_heads"], "attention.head_count_kv");
 pub const HEAD_DIM: Key = key(&["head_dim"], "attention.key_length");
 pub const VALUE_DIM: Key = key(&["v_head_dim"], "attention.value_length");
-pub const RMS_EPS: Key = key(&["rms_norm_eps", "norm_eps"], "attention.layer_norm_rms_epsilon");
+/// Those of windowed layers, where they are not those of all.
+pub const WINDOW_HEADS: Key = key(&["swa_num_attention_heads"], "");
+pub const WINDOW_KV_HEADS: Key = key(&["swa_num_key_value_heads"], "");
+pub const WINDOW_HEAD_DIM: Key = key(&["swa_head_dim"], "attention.key_length_swa");
+pub const WINDOW_VALUE_DIM: Key = key(&["swa_v_head_dim"], "attention.value_length_swa");
+pub const VALUE_SCALE: Key = key(&["attention_value_scale"], "attention.value_scale");
+pub const RMS_EPS: Key = key(
+    &["rms_norm_eps", "norm_eps", "layernorm_epsilon"],
+    "attention.layer_norm_rms_epsilon",
+);
 pub const LAYER_EPS: Key = key(
     &[
         "layer_norm_eps",
@@ -58,22 +67,35 @@ pub const OUTPUT_BIAS: Key = key(&["attention_out_bias"], "");
 pub const MLP_BIAS: Key = key(&["mlp_bias"], "");
 pub const TIED: Key = key(&["tie_word_embeddings", "tie_embedding"], "");
 pub const ROPE_THETA: Key = key(&["rope_theta", "rotary_emb_base"], "rope.freq_base");
-pub const LOCAL_ROPE_THETA: Key = key(&["rope_local_base_freq"], "rope.freq_base_swa");
-pub const ROTARY: Key = key(&[], "rope.dimension_count");
+pub const LOCAL_ROPE_THETA: Key = key(&["rope_local_base_freq", "swa_rope_theta"], "rope.freq_base_swa");
+pub const ROTARY: Key = key(&["rotary_dim"], "rope.dimension_count");
 pub const PARTIAL_ROTARY: Key = key(&["partial_rotary_factor", "rotary_pct", "rope_pct"], "");
 pub const ORIGINAL_CONTEXT: Key = key(
     &["original_max_position_embeddings"],
     "rope.scaling.original_context_length",
 );
 pub const TEMPERATURE_SCALE: Key = key(&[], "attention.temperature_scale");
-pub const WINDOW: Key = key(&["sliding_window"], "attention.sliding_window");
+pub const WINDOW: Key = key(&["sliding_window", "sliding_window_size"], "attention.sliding_window");
+pub const CHUNK: Key = key(&["attention_chunk_size"], "");
 pub const USE_WINDOW: Key = key(&["use_sliding_window"], "");
 pub const FIRST_WINDOW_LAYER: Key = key(&["max_window_layers"], "");
 pub const WINDOW_PERIOD: Key = key(
-    &["sliding_window_pattern", "_sliding_window_pattern"],
+    &[
+        "sliding_window_pattern",
+        "_sliding_window_pattern",
+        "global_attn_every_n_layers",
+    ],
     "attention.sliding_window_pattern",
 );
 pub const LAYER_TYPES: Key = key(&["layer_types"], "");
+/// 1 for windowed layers, 0 for others.
+pub const WINDOWED_LAYERS: Key = key(&["hybrid_layer_pattern"], "");
+/// If not 1, dense layers before the experts do not rotate without a window.
+pub const DENSE_WINDOW_PERIOD: Key = key(&["prefix_dense_sliding_window_pattern"], "");
+/// Factors of queries of layers without rotation, which grow with the position.
+pub const UNROTATED_TUNING: Key = key(&["attn_temperature_tuning"], "");
+pub const UNROTATED_FLOOR: Key = key(&["floor_scale"], "");
+pub const UNROTATED_SCALE: Key = key(&["attn_scale"], "");
 pub const ROPE_LAYERS: Key = key(&["no_rope_layers"], "");
 pub const ROPE_LAYER_PERIOD: Key = key(&["no_rope_layer_interval"], "");
 pub const QUERY_SCALAR: Key = key(&["query_pre_attn_scalar"], "");
@@ -81,6 +103,7 @@ pub const ATTENTION_SCALE: Key = key(&["attention_multiplier"], "attention.scale
 pub const SCORE_CAP: Key = key(&["attn_logit_softcapping"], "attn_logit_softcapping");
 pub const LOGIT_CAP: Key = key(&["final_logit_softcapping"], "final_logit_softcapping");
 pub const EMBEDDING_SCALE: Key = key(&["embedding_multiplier"], "embedding_scale");
+pub const SCALE_EMBEDDINGS: Key = key(&["mup_enabled"], "");
 pub const RESIDUAL_SCALE: Key = key(&["residual_multiplier"], "residual_scale");
 /// Logits are divided by it.
 pub const LOGIT_DIVISOR: Key = key(&["logits_scaling"], "logit_scale");
@@ -117,15 +140,21 @@ pub const NORMALISE_EXPERTS: Key = key(
     &["norm_topk_prob", "moe_renormalize", "route_norm"],
     "expert_weights_norm",
 );
-pub const EXPERT_SCALE: Key = key(&["routed_scaling_factor", "route_scale"], "expert_weights_scale");
+pub const EXPERT_SCALE: Key = key(
+    &["routed_scaling_factor", "route_scale", "router_scaling_factor"],
+    "expert_weights_scale",
+);
+/// Least sum that chosen weights are divided by.
+pub const EXPERT_SUM_MIN: Key = key(&["moe_norm_min"], "");
+pub const ROUTER_JITTER: Key = key(&["router_jitter_noise"], "");
+/// GGUF numbers it. 1: softmax, 2: sigmoid, 3: softmax of the chosen.
+pub const EXPERT_SCORING: Key = key(&["expert_selection_fn"], "expert_gating_func");
 pub const EXPERT_GROUPS: Key = key(&["n_group", "num_expert_group"], "expert_group_count");
 pub const KEPT_GROUPS: Key = key(&["topk_group"], "expert_group_used_count");
 pub const SHARED_EXPERTS: Key = key(
     &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"],
     "expert_shared_count",
 );
-/// 1: softmax, 2: sigmoid, 3: softmax of the chosen.
-pub const EXPERT_GATING: Key = key(&[], "expert_gating_func");
 
 /// Reads settings of one checkpoint, whichever kind it is.
 pub struct Settings<'a> {
@@ -186,6 +215,14 @@ impl<'a> Settings<'a> {
         text.get(name)
             .or_else(|| config.get(name))
             .filter(|value| !value.is_null())
+    }
+
+    /// Whether a Hugging Face config has the key, be its value null.
+    pub fn hf_has(&self, key: Key) -> bool {
+        match self.checkpoint.config() {
+            Config::Hf(config) => key.hf.iter().any(|name| text_config(config).contains_key(*name)),
+            Config::Gguf(_) => false,
+        }
     }
 
     fn hf_alias(&self, key: Key) -> Option<(&'static str, &'a Value)> {
@@ -295,6 +332,8 @@ impl<'a> Settings<'a> {
         match self.hf_alias(key) {
             None => Ok(None),
             Some((_, Value::Bool(flag))) => Ok(Some(*flag)),
+            // Some configs say it by a number.
+            Some((_, Value::Number(number))) => Ok(Some(number.as_f64() != Some(0.0))),
             Some((name, other)) => Err(wrong_type(name, "true or false", other)),
         }
     }
@@ -307,10 +346,11 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// An array with one entry a layer.
+    /// An array with one entry a layer; an empty one counts as absent.
     pub fn opt_per_layer(&self, key: Key, layers: usize) -> Result<Option<&'a [Value]>, SpecError> {
         match self.hf_alias(key) {
             None => Ok(None),
+            Some((_, Value::Array(list))) if list.is_empty() => Ok(None),
             Some((_, Value::Array(list))) if list.len() == layers => Ok(Some(list)),
             Some((name, Value::Array(list))) => Err(SpecError::BadValue {
                 key: name.into(),

@@ -5,7 +5,7 @@ use super::attention::Visibility;
 use super::keys::Settings;
 use super::tensors::Tensors;
 use super::windows::LayerKinds;
-use crate::families::{Family, Layout, Name, Number, Parallel};
+use crate::families::{Family, Layout, Name, Number, Parallel, RopeLayers};
 use crate::spec::{Block, Branch, Layer, Norm, Residual, Sublayer};
 
 pub struct LayerReader<'a> {
@@ -153,11 +153,18 @@ impl<'a> LayerReader<'a> {
         })
     }
 
-    pub fn visibility(&self, layer: usize) -> Visibility {
-        Visibility {
+    pub fn visibility(&self, tensors: &Tensors, layer: usize) -> Result<Visibility, SpecError> {
+        let dense_rotates = match self.family.attention.rope.layers {
+            RopeLayers::WindowedOrDense(period) => {
+                self.settings.opt_usize(period)?.is_none_or(|period| period == 1)
+                    && !tensors.has(self.family.moe.names.router, layer, "weight")
+            }
+            _ => false,
+        };
+        Ok(Visibility {
             visible: self.kinds.visible[layer],
-            rotates: self.kinds.rotates[layer],
-        }
+            rotates: self.kinds.rotates[layer] || dense_rotates,
+        })
     }
 
     pub fn number(&self, number: Number) -> Result<f32, SpecError> {
@@ -182,11 +189,12 @@ pub fn read_number(settings: &Settings, number: Number, hidden: usize, layers: u
     Ok(match number {
         Number::One => 1.0,
         Number::Key(key) => of(key)?,
+        Number::KeyOr(key, default) => settings.opt_f64(key)?.unwrap_or(default),
         Number::Inverse(key) => 1.0 / of(key)?,
         Number::SqrtHidden => (hidden as f64).sqrt(),
-        Number::SqrtHiddenIf(key) => match settings.opt_bool(key)? {
-            Some(true) => (hidden as f64).sqrt(),
-            _ => 1.0,
+        Number::SqrtHiddenIf(key) => match settings.opt_bool(key)?.unwrap_or(settings.is_gguf()) {
+            true => (hidden as f64).sqrt(),
+            false => 1.0,
         },
         Number::OverSqrtLayers(key) => of(key)? / (layers as f64).sqrt(),
         Number::OverHidden(key) => of(key)? / hidden as f64,

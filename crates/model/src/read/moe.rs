@@ -18,7 +18,7 @@ impl LayerReader<'_> {
         if !tensors.has(facts.names.router, layer, "weight") {
             return Ok(None);
         }
-        let experts = self.positive(keys::EXPERTS)?;
+        let experts = self.positive(keys::EXPERTS, layer)?;
         let router = self.router(tensors, layer, experts)?;
         let shared = self.shared_expert(tensors, layer)?;
         // One shared expert of the width of all stands for several; the average counts them with the sum of the chosen as one more.
@@ -44,8 +44,12 @@ impl LayerReader<'_> {
         }))
     }
 
-    fn positive(&self, key: Key) -> Result<usize, SpecError> {
-        match self.settings.usize(key)? {
+    fn positive(&self, key: Key, layer: usize) -> Result<usize, SpecError> {
+        let number = self.settings.opt_usize_at(key, layer)?;
+        let number = number.ok_or_else(|| SpecError::MissingKey {
+            key: self.settings.spelling(key),
+        })?;
+        match number {
             0 => Err(SpecError::BadValue {
                 key: self.settings.spelling(key),
                 value: "0".into(),
@@ -57,7 +61,10 @@ impl LayerReader<'_> {
 
     fn router(&self, tensors: &mut Tensors, layer: usize, experts: usize) -> Result<Router, SpecError> {
         let facts = &self.family.moe;
-        let top_k = self.positive(keys::TOP_K)?;
+        let top_k = match facts.scoring {
+            ScoringFact::SparseMixer(_) => 2,
+            _ => self.positive(keys::TOP_K, layer)?,
+        };
         if top_k > experts {
             return Err(SpecError::BadValue {
                 key: self.settings.spelling(keys::TOP_K),
@@ -65,6 +72,7 @@ impl LayerReader<'_> {
                 expected: format!("at most the {experts} experts"),
             });
         }
+        let scoring = self.scoring(facts)?;
         let mut correction = None;
         for &name in facts.names.correction {
             correction = match correction {
@@ -78,9 +86,9 @@ impl LayerReader<'_> {
             rule: RouteRule {
                 experts,
                 top_k,
-                scoring: self.scoring(facts)?,
-                groups: self.expert_groups(facts, experts)?,
-                normalise: self.normalise(facts)?,
+                scoring,
+                groups: self.expert_groups(facts, experts, top_k)?,
+                normalise: self.normalise(facts, scoring)?,
                 scale: self.number(facts.scale)?,
             },
             correction,
@@ -91,6 +99,18 @@ impl LayerReader<'_> {
     fn scoring(&self, facts: &MoeFacts) -> Result<Scoring, SpecError> {
         Ok(match facts.scoring {
             ScoringFact::Fixed(scoring) => scoring,
+            ScoringFact::ChosenByKey(key, default) if self.settings.is_gguf() => match self.settings.opt_usize(key)? {
+                None => default,
+                Some(2) => Scoring::SigmoidOfChosen,
+                // The softmax of all, normalised over the chosen, is theirs.
+                Some(1 | 3) => Scoring::SoftmaxOfChosen,
+                Some(other) => {
+                    return Err(SpecError::Unsupported {
+                        key: self.settings.spelling(key),
+                        value: other.to_string(),
+                    });
+                }
+            },
             ScoringFact::ChosenByKey(key, default) => match self.settings.opt_str(key)? {
                 None => default,
                 Some("sigmoid") => Scoring::SigmoidOfChosen,
@@ -108,7 +128,7 @@ impl LayerReader<'_> {
         })
     }
 
-    fn expert_groups(&self, facts: &MoeFacts, experts: usize) -> Result<Option<ExpertGroups>, SpecError> {
+    fn expert_groups(&self, facts: &MoeFacts, experts: usize, top_k: usize) -> Result<Option<ExpertGroups>, SpecError> {
         let score = match facts.groups {
             Groups::None => return Ok(None),
             Groups::BestTwo => GroupScore::SumOfBestTwo,
@@ -119,21 +139,34 @@ impl LayerReader<'_> {
         };
         let count = self.settings.opt_usize(keys::EXPERT_GROUPS)?.unwrap_or(1);
         let keep = self.settings.opt_usize(keys::KEPT_GROUPS)?.unwrap_or(1);
-        if count <= 1 {
+        // GGUF files write 0 for none.
+        if count == 0 && self.settings.is_gguf() {
             return Ok(None);
         }
-        if experts % count != 0 || keep == 0 || keep > count {
+        let least = match score {
+            GroupScore::Max => 1,
+            GroupScore::SumOfBestTwo => 2,
+        };
+        let members = experts.checked_div(count).unwrap_or(0);
+        if members * count != experts || members < least || keep > count || keep * members < top_k {
             return Err(SpecError::BadValue {
                 key: self.settings.spelling(keys::EXPERT_GROUPS),
                 value: format!("{count} groups, {keep} kept"),
-                expected: format!("equal groups of {experts} experts, of which some are kept"),
+                expected: format!(
+                    "equal groups of {experts} experts, of which the kept ones hold the {top_k} to choose"
+                ),
             });
+        }
+        if count == 1 {
+            return Ok(None);
         }
         Ok(Some(ExpertGroups { count, keep, score }))
     }
 
-    fn normalise(&self, facts: &MoeFacts) -> Result<Normalise, SpecError> {
+    fn normalise(&self, facts: &MoeFacts, scoring: Scoring) -> Result<Normalise, SpecError> {
         Ok(match facts.normalise {
+            // These weights have the sum 1.
+            _ if scoring == Scoring::SoftmaxOfChosen => Normalise::None,
             NormaliseFact::Never => Normalise::None,
             NormaliseFact::Always { eps } => Normalise::Sum { eps },
             NormaliseFact::Key {

@@ -22,10 +22,13 @@ pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Re
             Some(value) => parameters_of_kind(value, visible)?.get("partial_rotary_factor"),
         };
         let fraction = match inside {
-            Some(value) => json_f64("rope_parameters.partial_rotary_factor", value)?,
-            None => settings.opt_f64(keys::PARTIAL_ROTARY)?.unwrap_or(1.0),
+            Some(value) => Some(json_f64("rope_parameters.partial_rotary_factor", value)?),
+            None => settings.opt_f64(keys::PARTIAL_ROTARY)?,
         };
-        (head_dim as f64 * fraction) as usize
+        match fraction {
+            Some(fraction) => (head_dim as f64 * fraction) as usize,
+            None => settings.opt_usize(keys::ROTARY)?.unwrap_or(head_dim),
+        }
     };
     if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
         let expected = format!("an even number of at most head_dim = {head_dim} dimensions");
@@ -97,7 +100,7 @@ pub fn layer_rope(
         _ => family.attention.rope.local,
     };
     if settings.is_gguf() {
-        return gguf_rope(settings, tensors, rotary, local);
+        return gguf_rope(settings, family, tensors, (rotary, local));
     }
     if let Some(value) = settings.hf("rope_parameters") {
         let parameters = parameters_of_kind(value, visible)?;
@@ -105,6 +108,7 @@ pub fn layer_rope(
             let theta = json_f64("rope_parameters.rope_theta", theta)?;
             return HfRope {
                 settings,
+                family,
                 parameters,
                 theta,
                 rotary,
@@ -124,6 +128,7 @@ pub fn layer_rope(
         None => Ok(plain(theta, rotary)),
         Some(Value::Object(parameters)) => HfRope {
             settings,
+            family,
             parameters,
             theta,
             rotary,
@@ -161,6 +166,7 @@ pub fn parameters_of_kind(value: &Value, visible: Visible) -> Result<&Map<String
 /// One set of parameters of a Hugging Face config.
 struct HfRope<'a> {
     settings: &'a Settings<'a>,
+    family: &'a Family,
     parameters: &'a Map<String, Value>,
     theta: f64,
     rotary: usize,
@@ -246,7 +252,10 @@ impl HfRope<'_> {
             original_context,
             beta_fast: self.number("beta_fast")?.unwrap_or(32.0),
             beta_slow: self.number("beta_slow")?.unwrap_or(1.0),
-            truncate: self.parameters.get("truncate").and_then(Value::as_bool).unwrap_or(true),
+            truncate: match self.parameters.get("truncate").and_then(Value::as_bool) {
+                Some(truncate) => truncate,
+                None => self.family.attention.rope.yarn_truncates,
+            },
             attention_factor: self
                 .number("attention_factor")?
                 .or(ratio)
@@ -255,7 +264,16 @@ impl HfRope<'_> {
     }
 
     fn longrope(&self) -> Result<RopeScaling, SpecError> {
-        let original_context = match self.settings.opt_f64(keys::ORIGINAL_CONTEXT)? {
+        // Files that give the factors of cos and sin themselves divide by the short list in either regime, and their inner length wins;
+        // elsewhere the outer one does.
+        let own_factors = (self.number("short_mscale")?, self.number("long_mscale")?);
+        let outer = self.settings.opt_f64(keys::ORIGINAL_CONTEXT)?;
+        let inner = self.number("original_max_position_embeddings")?;
+        let original_context = match own_factors {
+            (Some(_), Some(_)) => inner.or(outer),
+            _ => outer.or(inner),
+        };
+        let original_context = match original_context {
             Some(length) => length,
             None => self.needed("original_max_position_embeddings")?,
         };
@@ -268,8 +286,6 @@ impl HfRope<'_> {
             None => longrope_attention_factor(stretch, original_context),
         };
         let list = |name: &str| self.list(name);
-        // Files that give the factors of cos and sin themselves divide by the short list in either regime.
-        let own_factors = (self.number("short_mscale")?, self.number("long_mscale")?);
         let (long, short_factor, long_factor) = match own_factors {
             (Some(short), Some(long)) => ("short_factor", short, long),
             _ => ("long_factor", usual, usual),
@@ -320,7 +336,12 @@ pub fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     }
 }
 
-fn gguf_rope(settings: &Settings, tensors: &mut Tensors, rotary: usize, local: LocalRope) -> Result<Rope, SpecError> {
+fn gguf_rope(
+    settings: &Settings,
+    family: &Family,
+    tensors: &mut Tensors,
+    (rotary, local): (usize, LocalRope),
+) -> Result<Rope, SpecError> {
     let theta = match local {
         LocalRope::OwnBase => settings.opt_f64(keys::LOCAL_ROPE_THETA)?,
         LocalRope::Same | LocalRope::Unscaled => settings.opt_f64(keys::ROPE_THETA)?,
@@ -334,7 +355,7 @@ fn gguf_rope(settings: &Settings, tensors: &mut Tensors, rotary: usize, local: L
     } else if let Some(longrope) = gguf_longrope(settings, tensors, rotary)? {
         longrope
     } else {
-        gguf_scaling(settings)?
+        gguf_scaling(settings, family)?
     };
     Ok(Rope { theta, rotary, scaling })
 }
@@ -361,7 +382,7 @@ fn gguf_longrope(settings: &Settings, tensors: &mut Tensors, rotary: usize) -> R
     }))
 }
 
-fn gguf_scaling(settings: &Settings) -> Result<RopeScaling, SpecError> {
+fn gguf_scaling(settings: &Settings, family: &Family) -> Result<RopeScaling, SpecError> {
     let number = |suffix: &'static str| settings.opt_f64(gguf_key(suffix));
     let needed = |suffix: &'static str| settings.f64(gguf_key(suffix));
     Ok(match settings.gguf_str("rope.scaling.type")? {
@@ -393,7 +414,7 @@ fn gguf_scaling(settings: &Settings) -> Result<RopeScaling, SpecError> {
                 original_context,
                 beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                 beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                truncate: true,
+                truncate: family.attention.rope.yarn_truncates,
                 attention_factor,
             }
         }

@@ -439,6 +439,10 @@ impl<'a> Tensors<'a> {
 }
 
 fn with_prefix(name: &str, (usual, here): (&str, &str)) -> String {
+    // A head beside a language model that is a part of the checkpoint.
+    if name == "lm_head" && here == "language_model.model." {
+        return "language_model.lm_head".to_owned();
+    }
     match name.strip_prefix(usual) {
         Some(rest) => format!("{here}{rest}"),
         None => name.to_owned(),

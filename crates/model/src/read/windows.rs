@@ -19,8 +19,10 @@ impl LayerKinds {
     pub fn read(settings: &Settings, family: &Family, layers: usize) -> Result<LayerKinds, SpecError> {
         let rotates = rotating_layers(settings, family, layers)?;
         let visible = match family.attention.windows {
-            Windows::Chunks(key) => {
-                let chunk = positive(settings, key)?;
+            Windows::Chunks(key, default) => {
+                // A config may say null: no chunks.
+                let absent = if settings.hf_has(key) { None } else { Some(default) };
+                let chunk = positive(settings, key)?.or(absent);
                 let chunked = |rotates: &bool| match chunk {
                     Some(positions) if *rotates => Visible::Chunk(positions),
                     _ => Visible::All,
@@ -43,13 +45,13 @@ impl LayerKinds {
         };
         let rotates = match family.attention.rope.layers {
             RopeLayers::Windowed { or_all_without } => {
-                let windowed = |visible: &Visible| *visible != Visible::All;
-                let none = !visible.iter().any(windowed);
+                let none = window(settings)?.is_none();
                 visible
                     .iter()
-                    .map(|visible| windowed(visible) || (none && or_all_without))
+                    .map(|visible| *visible != Visible::All || (none && or_all_without))
                     .collect()
             }
+            RopeLayers::WindowedOrDense(_) => visible.iter().map(|visible| *visible != Visible::All).collect(),
             _ => rotates,
         };
         Ok(LayerKinds { visible, rotates })
@@ -69,6 +71,14 @@ fn positive(settings: &Settings, key: keys::Key) -> Result<Option<usize>, SpecEr
     }
 }
 
+/// The window of windowed layers, if any sees one.
+fn window(settings: &Settings) -> Result<Option<usize>, SpecError> {
+    match settings.opt_bool(keys::USE_WINDOW)? {
+        Some(false) => Ok(None),
+        _ => positive(settings, keys::WINDOW),
+    }
+}
+
 /// For each layer whether it sees a window, and the window; `None` if no layer does.
 fn windowed_layers(
     settings: &Settings,
@@ -78,7 +88,7 @@ fn windowed_layers(
     if matches!(family.attention.windows, Windows::Never) {
         return Ok(None);
     }
-    let window = positive(settings, keys::WINDOW)?;
+    let window = window(settings)?;
     if let Some(types) = settings.opt_per_layer(keys::LAYER_TYPES, layers)? {
         return typed_windows(settings, types, window);
     }
@@ -86,16 +96,17 @@ fn windowed_layers(
     if let Some(listed) = gguf_pattern(settings, layers)? {
         return Ok(Some((listed, window)));
     }
-    let used = settings.opt_bool(keys::USE_WINDOW)?;
+    if let Some(flags) = settings.opt_per_layer(keys::WINDOWED_LAYERS, layers)? {
+        return Ok(Some((flags.iter().map(|flag| flag != 0).collect(), window)));
+    }
     let windowed = |layer: &dyn Fn(usize) -> bool| Ok(Some(((0..layers).map(layer).collect(), window)));
     match family.attention.windows {
-        Windows::Never | Windows::Chunks(_) => Ok(None),
+        Windows::Never | Windows::Chunks(..) => Ok(None),
         Windows::All => windowed(&|_| true),
-        Windows::Typed if used == Some(false) => Ok(None),
         Windows::Typed => Err(SpecError::MissingKey {
             key: settings.spelling(keys::LAYER_TYPES),
         }),
-        Windows::Upper if used == Some(true) => {
+        Windows::Upper if settings.opt_bool(keys::USE_WINDOW)? == Some(true) => {
             let first = settings.usize(keys::FIRST_WINDOW_LAYER)?;
             windowed(&|layer| layer >= first)
         }
