@@ -241,7 +241,8 @@ impl LayerReader<'_> {
             (HeadNormKind::Never, _) => false,
             (HeadNormKind::WeightlessIfRotating, _) if !rows.rotates => false,
             (HeadNormKind::WeightlessIfRotating, _) if is_gguf => {
-                self.settings.opt_usize(keys::EXPERTS)? != facts.gguf_without_at_experts
+                let experts = self.settings.opt_usize(keys::EXPERTS)?;
+                facts.gguf_without_at_experts.is_none_or(|without| experts != Some(without))
             }
             (_, Some(_)) if is_gguf => tensors.has(name, layer, "weight"),
             (_, Some((key, default))) => self.settings.opt_bool(key)?.unwrap_or(default),
