@@ -28,8 +28,9 @@ enum Stored {
         block: [usize; 2],
         columns: usize,
     },
-    /// Nibbles and exponents of the whole tensor.
+    /// Nibbles and exponents of the tensor's rows from `first_row` on.
     Mxfp4 {
+        first_row: usize,
         nibbles: Vec<u8>,
         exponents: Vec<u8>,
     },
@@ -57,10 +58,23 @@ impl<'a> RowDecoder<'a> {
                     columns: matrix.cols.div_ceil(block[1]),
                 }
             }
-            Storage::Mxfp4 { scales } => Stored::Mxfp4 {
-                nibbles: bytes(checkpoint, info)?,
-                exponents: bytes(checkpoint, find(checkpoint, scales)?)?,
-            },
+            Storage::Mxfp4 { scales } => {
+                // Those of one expert among many.
+                let rows = || (0..matrix.outputs()).map(|row| matrix.source_row(row));
+                let first_row = rows().min().unwrap_or(0);
+                let count = rows().max().map_or(0, |last| last + 1 - first_row);
+                let blocks = matrix.cols / 32;
+                Stored::Mxfp4 {
+                    first_row,
+                    nibbles: bytes(checkpoint, info, first_row * blocks * 16, count * blocks * 16)?,
+                    exponents: bytes(
+                        checkpoint,
+                        find(checkpoint, scales)?,
+                        first_row * blocks,
+                        count * blocks,
+                    )?,
+                }
+            }
         };
         Ok(RowDecoder {
             checkpoint,
@@ -87,10 +101,15 @@ impl<'a> RowDecoder<'a> {
                     part.iter_mut().for_each(|x| *x *= scale);
                 }
             }
-            Stored::Mxfp4 { nibbles, exponents } => {
+            Stored::Mxfp4 {
+                first_row,
+                nibbles,
+                exponents,
+            } => {
                 let blocks = out.len() / 32;
-                let nibbles = nibbles[source * blocks * 16..].chunks_exact(16);
-                let exponents = &exponents[source * blocks..][..blocks];
+                let row = source - first_row;
+                let nibbles = nibbles[row * blocks * 16..].chunks_exact(16);
+                let exponents = &exponents[row * blocks..][..blocks];
                 for (values, (nibbles, exponent)) in out.chunks_exact_mut(32).zip(nibbles.zip(exponents)) {
                     // A power of two: exact.
                     let scale = libm::ldexp(1.0, i32::from(*exponent) - 127) as f32;
@@ -110,10 +129,10 @@ const FP4: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
 
-fn bytes(checkpoint: &Checkpoint, info: &TensorInfo) -> Result<Vec<u8>, CpuError> {
-    let mut bytes = vec![0; info.elements()];
+fn bytes(checkpoint: &Checkpoint, info: &TensorInfo, offset: usize, count: usize) -> Result<Vec<u8>, CpuError> {
+    let mut bytes = vec![0; count];
     checkpoint
-        .read(info, 0, &mut bytes)
+        .read(info, offset as u64, &mut bytes)
         .map_err(|source| weights_error(info, source))?;
     Ok(bytes)
 }

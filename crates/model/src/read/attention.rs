@@ -38,10 +38,11 @@ impl Heads {
             key: settings.spelling(keys::HEADS),
         })?;
         let mut kv_heads = settings.opt_usize_at(keys::KV_HEADS, layer)?.unwrap_or(heads);
-        if let WindowedKvHeads::KeyOrTimes(key, times) = facts.windowed_kv_heads {
-            if windowed && !settings.is_gguf() {
+        match facts.windowed_kv_heads {
+            WindowedKvHeads::KeyOrTimes(key, times) if windowed && !settings.is_gguf() => {
                 kv_heads = settings.opt_usize(key)?.unwrap_or(kv_heads * times);
             }
+            _ => {}
         }
         if let Some([if_true, unless]) = facts.one_kv_head {
             let says = |key| settings.opt_bool(key).map(|flag| flag.unwrap_or(false));
@@ -242,7 +243,9 @@ impl LayerReader<'_> {
             (HeadNormKind::WeightlessIfRotating, _) if !rows.rotates => false,
             (HeadNormKind::WeightlessIfRotating, _) if is_gguf => {
                 let experts = self.settings.opt_usize(keys::EXPERTS)?;
-                facts.gguf_without_at_experts.is_none_or(|without| experts != Some(without))
+                facts
+                    .gguf_without_at_experts
+                    .is_none_or(|without| experts != Some(without))
             }
             (_, Some(_)) if is_gguf => tensors.has(name, layer, "weight"),
             (_, Some((key, default))) => self.settings.opt_bool(key)?.unwrap_or(default),

@@ -368,11 +368,15 @@ impl ExpertReader {
 
     fn stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {
         let Stack { inputs, stored, .. } = stack;
-        let whole = match stack.columns {
-            true => [self.count * inputs, stored],
-            false => [self.count * stored, inputs],
+        let (shape, whole) = match stack.columns {
+            true => ([inputs, stored], [stored, self.count * inputs]),
+            false => ([stored, inputs], [self.count * stored, inputs]),
         };
-        let place = Place::whole(("", ""), self.layer, whole);
+        tensors.check_experts(&stack.tensor, &[self.count, shape[0], shape[1]])?;
+        let place = Place {
+            columns: stack.columns,
+            ..Place::whole(("", ""), self.layer, whole)
+        };
         let matrix = tensors.matrix_named(stack.tensor.clone(), place)?;
         (0..self.count)
             .map(|expert| {
@@ -397,8 +401,7 @@ impl ExpertReader {
     fn mxfp4_stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {
         let base = stack.tensor.trim_end_matches(".weight").to_owned();
         let (blocks, scales) = (format!("{base}_blocks"), format!("{base}_scales"));
-        let rows = self.count * stack.stored;
-        let matrix = tensors.mxfp4_matrix(&blocks, &scales, [rows, stack.inputs])?;
+        let matrix = tensors.mxfp4_matrix(&blocks, &scales, [self.count, stack.stored, stack.inputs])?;
         (0..self.count)
             .map(|expert| {
                 let mut weight = matrix.clone();

@@ -176,6 +176,7 @@ impl<'a> Tensors<'a> {
         let [outputs, cols] = place.shape;
         let shape = if place.columns { [cols, outputs] } else { place.shape };
         let info = self.take_weights(tensor, &shape)?;
+        refuse_empty(info)?;
         let storage = match info.dtype {
             _ if place.columns => Storage::Columns { first_input: 0 },
             DType::F8_E4M3 => self.block_scales(info, place.shape)?,
@@ -276,12 +277,31 @@ impl<'a> Tensors<'a> {
         })
     }
 
-    /// A matrix in MXFP4 as Hugging Face stores it: 16 bytes of nibbles and one exponent for each 32 inputs.
-    pub fn mxfp4_matrix(&mut self, blocks: &str, scales: &str, [rows, cols]: [usize; 2]) -> Result<Matrix, SpecError> {
+    /// Refuses a tensor of all experts that is not `[experts, …]` as given; of one expert, it may lack that dimension.
+    pub fn check_experts(&self, tensor: &str, shape: &[usize]) -> Result<(), SpecError> {
+        let found = &self.found(tensor)?.shape;
+        match found == shape || shape.strip_prefix(&[1]).is_some_and(|alone| found == alone) {
+            true => Ok(()),
+            false => Err(SpecError::BadShape {
+                tensor: tensor.into(),
+                found: found.clone(),
+                expected: shape.to_vec(),
+            }),
+        }
+    }
+
+    /// Matrices of experts in MXFP4 as Hugging Face stores them, one below the other: `blocks` of `[experts, rows, cols / 32, 16]`, each
+    /// byte two nibbles, and `scales` of `[experts, rows, cols / 32]`, each an exponent.
+    pub fn mxfp4_matrix(&mut self, blocks: &str, scales: &str, shape: [usize; 3]) -> Result<Matrix, SpecError> {
+        let [experts, rows, cols] = shape;
+        self.check_experts(blocks, &[experts, rows, cols.div_ceil(32), 16])?;
+        self.check_experts(scales, &[experts, rows, cols.div_ceil(32)])?;
+        let rows = experts * rows;
         let info = self.take(blocks.into(), &[rows * cols / 2])?;
         let exponents = self.take(scales.into(), &[rows * cols / 32])?;
         for info in [info, exponents] {
-            if info.dtype != DType::U8 || !cols.is_multiple_of(32) {
+            refuse_empty(info)?;
+            if info.dtype != DType::U8 {
                 return Err(SpecError::BadType {
                     tensor: info.name.clone(),
                     dtype: info.dtype.name(),
@@ -435,6 +455,18 @@ impl<'a> Tensors<'a> {
                 family: self.family.name,
             }),
         }
+    }
+}
+
+/// A matrix has rows and columns.
+fn refuse_empty(info: &TensorInfo) -> Result<(), SpecError> {
+    match info.shape.contains(&0) {
+        false => Ok(()),
+        true => Err(SpecError::BadShape {
+            tensor: info.name.clone(),
+            found: info.shape.clone(),
+            expected: info.shape.iter().map(|&size| size.max(1)).collect(),
+        }),
     }
 }
 
