@@ -28,6 +28,8 @@ const SNAPSHOTS: &[&str] = &[
     "gemma",
     "gemma2",
     "gemma3",
+    "gemma4_moe",
+    "gemma4_ple",
     "glm",
     "glm4",
     "glm4_moe",

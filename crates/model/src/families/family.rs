@@ -179,6 +179,10 @@ pub struct AttentionFacts {
     pub norm_after_rope: bool,
     /// Each value head is normed, without a weight.
     pub value_norm: bool,
+    /// A layer without a projection of values takes the projected keys.
+    pub value_may_be_key: bool,
+    /// So many of the last layers see what the last layer of their kind before them stored.
+    pub shared_kv: Option<Key>,
     pub rope: RopeFacts,
     pub windows: Windows,
     pub scale: AttentionScale,

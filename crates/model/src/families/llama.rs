@@ -65,6 +65,8 @@ pub const ATTENTION: AttentionFacts = AttentionFacts {
     },
     norm_after_rope: false,
     value_norm: false,
+    value_may_be_key: false,
+    shared_kv: None,
     // The converter to GGUF interleaves the rows of query and key for this architecture.
     rope: RopeFacts {
         hf_pairs: false,

@@ -18,6 +18,7 @@ mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm;
 mod glm4;
 mod glm4_moe;
@@ -86,6 +87,7 @@ pub const ALL: &[&Family] = &[
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
+    &gemma4::FAMILY,
     &glm::FAMILY,
     &glm4::FAMILY,
     &glm4_moe::FAMILY,

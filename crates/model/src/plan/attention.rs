@@ -3,7 +3,9 @@
 use super::Kv;
 use super::build::Builder;
 use super::op::{BufferId, Factors, KvId, MatrixId, Op};
-use crate::spec::{Activation, Attention, AttentionRule, HeadNorm, KeyValue, Linear, Matrix, Mla, PositionScale, Rope};
+use crate::spec::{
+    Activation, Attention, AttentionRule, HeadNorm, KeyValue, Linear, Matrix, Mla, OwnKeyValue, PositionScale, Rope,
+};
 
 impl Builder {
     pub fn attention(&mut self, attention: &Attention, input: BufferId, out: BufferId) {
@@ -19,7 +21,7 @@ impl Builder {
         self.head_steps(steps, query);
         self.position_scale(attention.position_scale, query);
         let kv = match attention.kv {
-            KeyValue::Own { .. } => self.own_key_value(attention, input),
+            KeyValue::Own(ref own) => self.own_key_value(attention, own, input),
             KeyValue::Shared { layer } => self.shared_key_value(layer),
         };
         let mixed = self.buffer("mixed", heads * attention.value_dim);
@@ -31,17 +33,7 @@ impl Builder {
         self.linear(&attention.output, mixed, out);
     }
 
-    fn own_key_value(&mut self, attention: &Attention, input: BufferId) -> KvId {
-        let KeyValue::Own {
-            key: key_projection,
-            value: value_projection,
-            key_norm,
-            value_norm,
-            value_scale,
-        } = &attention.kv
-        else {
-            unreachable!("asked for a layer's own keys and values")
-        };
+    fn own_key_value(&mut self, attention: &Attention, own: &OwnKeyValue, input: BufferId) -> KvId {
         let Attention {
             kv_heads,
             key_dim,
@@ -50,22 +42,22 @@ impl Builder {
         } = *attention;
         let key = self.buffer("key", kv_heads * key_dim);
         let value = self.buffer("value", kv_heads * value_dim);
-        self.linear(key_projection, input, key);
-        match value_projection {
+        self.linear(&own.key, input, key);
+        match &own.value {
             Some(projection) => self.linear(projection, input, value),
             None => self.op(Op::Copy { input: key, out: value }),
         }
         let steps = HeadSteps {
-            norm: key_norm.as_ref(),
+            norm: own.key_norm.as_ref(),
             norm_after_rope: attention.norm_after_rope,
             rope: attention.rope.as_ref(),
             heads: kv_heads,
         };
         self.head_steps(steps, key);
-        if let Some(HeadNorm { norm, groups }) = value_norm {
+        if let Some(HeadNorm { norm, groups }) = &own.value_norm {
             self.norm(norm, *groups, value, value);
         }
-        self.scale(value, *value_scale);
+        self.scale(value, own.value_scale);
         let kv = self.kv(Kv {
             heads: kv_heads,
             key_dim,

@@ -5,9 +5,9 @@ use super::keys::{self, Settings};
 use super::layers::LayerReader;
 use super::rope::{layer_rope, position_scale, rotary_dims};
 use super::tensors::{Place, Tensors};
-use crate::families::{Alibi, AttentionFacts, AttentionScale, HeadNormKind, Name, OutputGate, Qkv, WindowedKvHeads};
+use crate::families::{Alibi, AttentionFacts, AttentionScale, HeadNormKind, Name, OutputGate, WindowedKvHeads};
 use crate::spec::{
-    Attention, AttentionRule, HeadNorm, KeyValue, Linear, Norm, NormKind, RowOrder, RowSelection, Visible,
+    Attention, AttentionRule, HeadNorm, KeyValue, Linear, Norm, NormKind, OwnKeyValue, RowOrder, RowSelection, Visible,
 };
 
 /// Heads of one layer.
@@ -37,7 +37,9 @@ impl Heads {
         let heads = heads.ok_or_else(|| SpecError::MissingKey {
             key: settings.spelling(keys::HEADS),
         })?;
-        let mut kv_heads = settings.opt_usize_at(keys::KV_HEADS, layer)?.unwrap_or(heads);
+        let full = |key| if windowed { Ok(None) } else { settings.opt_usize(key) };
+        let kv_heads = full(keys::FULL_KV_HEADS)?.or(settings.opt_usize_at(keys::KV_HEADS, layer)?);
+        let mut kv_heads = kv_heads.unwrap_or(heads);
         match facts.windowed_kv_heads {
             WindowedKvHeads::KeyOrTimes(key, times) if windowed && !settings.is_gguf() => {
                 kv_heads = settings.opt_usize(key)?.unwrap_or(kv_heads * times);
@@ -54,7 +56,8 @@ impl Heads {
             let expected = format!("a divisor of the {heads} attention heads");
             return Err(bad(keys::KV_HEADS, kv_heads, expected));
         }
-        let key_dim = own(keys::WINDOW_HEAD_DIM)?.or(settings.opt_usize(keys::HEAD_DIM)?);
+        let key_dim = own(keys::WINDOW_HEAD_DIM)?.or(full(keys::FULL_HEAD_DIM)?);
+        let key_dim = key_dim.or(settings.opt_usize_at(keys::HEAD_DIM, layer)?);
         let key_dim = key_dim.unwrap_or(hidden / heads);
         if key_dim == 0 || !key_dim.is_multiple_of(2) {
             return Err(bad(keys::HEAD_DIM, key_dim, "an even number above zero".into()));
@@ -97,7 +100,30 @@ impl LayerReader<'_> {
             order,
             rotates,
         };
-        let [query, key, value] = self.query_key_value(tensors, layer, heads, order)?;
+        let [query, key, value] = self.projection_places(tensors, layer, heads);
+        let query = reorder(tensors.linear_of(query, facts.qkv_bias)?, order);
+        let kv = match self.layer_shared_from(layer)? {
+            Some(layer) => KeyValue::Shared { layer },
+            None => KeyValue::Own(Box::new(OwnKeyValue {
+                key: reorder(tensors.linear_of(key, facts.qkv_bias)?, order),
+                value: match facts.value_may_be_key && !tensors.has(value.name, layer, "weight") {
+                    true => None,
+                    false => Some(tensors.linear_of(value, facts.qkv_bias)?),
+                },
+                key_norm: self.head_norm(tensors, (names.key_norm, layer), rows(heads.kv_heads))?,
+                value_norm: facts.value_norm.then(|| HeadNorm {
+                    norm: self.weightless_norm(),
+                    groups: heads.kv_heads,
+                }),
+                value_scale: self.number(facts.value_scale)?,
+            })),
+        };
+        if matches!(kv, KeyValue::Shared { .. }) {
+            // Some files hold what such a layer has no use for.
+            for name in [names.key, names.value, names.key_norm] {
+                tensors.ignore(name, layer, "weight");
+            }
+        }
         let width = heads.heads * heads.value_dim;
         let gate = self.output_gate(tensors, layer, heads)?;
         let sinks = names.sinks;
@@ -112,16 +138,7 @@ impl LayerReader<'_> {
             value_dim: heads.value_dim,
             query,
             query_norm: self.head_norm(tensors, (names.query_norm, layer), rows(heads.heads))?,
-            kv: KeyValue::Own {
-                key,
-                value: Some(value),
-                key_norm: self.head_norm(tensors, (names.key_norm, layer), rows(heads.kv_heads))?,
-                value_norm: facts.value_norm.then(|| HeadNorm {
-                    norm: self.weightless_norm(),
-                    groups: heads.kv_heads,
-                }),
-                value_scale: self.number(facts.value_scale)?,
-            },
+            kv,
             norm_after_rope: facts.norm_after_rope,
             rope,
             position_scale: position_scale(self.settings, facts.position_scale, rotates)?,
@@ -135,75 +152,6 @@ impl LayerReader<'_> {
             gate,
             output: tensors.linear_of(self.place(names.output, layer, [self.hidden, width]), facts.output_bias)?,
         })
-    }
-
-    fn query_key_value(
-        &self,
-        tensors: &mut Tensors,
-        layer: usize,
-        heads: Heads,
-        order: RowOrder,
-    ) -> Result<[Linear; 3], SpecError> {
-        let facts = &self.family.attention;
-        let names = &self.family.names;
-        let Heads {
-            kv_heads,
-            key_dim,
-            value_dim,
-            ..
-        } = heads;
-        // The query's matrix may hold the output gate too: a query and its gate for each head.
-        let gated = facts.output_gate == OutputGate::InQuery;
-        let query_rows = if gated {
-            (
-                heads.heads * 2 * key_dim,
-                RowSelection::grouped(heads.heads, 2 * key_dim, 0, key_dim),
-            )
-        } else {
-            (heads.heads * key_dim, RowSelection::all(heads.heads * key_dim))
-        };
-        let [query, key, value] = [query_rows.0, kv_heads * key_dim, kv_heads * value_dim];
-        let total = query + key + value;
-        let group = heads.heads / kv_heads * key_dim;
-        let stride = group + key_dim + value_dim;
-        let fused = match self.settings.is_gguf() {
-            true => Qkv::Stacked,
-            false => facts.qkv,
-        };
-        let fused = tensors.has(names.qkv, layer, "weight").then_some(fused);
-        let places: [(Name, usize, RowSelection); 3] = match fused {
-            None => [
-                (names.query, query, query_rows.1),
-                (names.key, key, RowSelection::all(key)),
-                (names.value, value, RowSelection::all(value)),
-            ],
-            Some(Qkv::Stacked) => [
-                (names.qkv, total, RowSelection::stretch(0, query)),
-                (names.qkv, total, RowSelection::stretch(query, key)),
-                (names.qkv, total, RowSelection::stretch(query + key, value)),
-            ],
-            Some(Qkv::Grouped) => [
-                (names.qkv, total, RowSelection::grouped(kv_heads, stride, 0, group)),
-                (
-                    names.qkv,
-                    total,
-                    RowSelection::grouped(kv_heads, stride, group, key_dim),
-                ),
-                (
-                    names.qkv,
-                    total,
-                    RowSelection::grouped(kv_heads, stride, group + key_dim, value_dim),
-                ),
-            ],
-        };
-        let mut linears = Vec::with_capacity(3);
-        for (name, rows, selection) in places {
-            let mut place = self.place(name, layer, [rows, self.hidden]);
-            place.rows = selection;
-            linears.push(tensors.linear_of(place, facts.qkv_bias)?);
-        }
-        let [query, key, value]: [Linear; 3] = linears.try_into().expect("three were pushed");
-        Ok([reorder(query, order), reorder(key, order), value])
     }
 
     fn output_gate(&self, tensors: &mut Tensors, layer: usize, heads: Heads) -> Result<Option<Linear>, SpecError> {

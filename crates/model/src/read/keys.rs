@@ -39,6 +39,10 @@ pub const KV_HEADS: Key = key(&["num_key_value_heads", "num_kv_heads"], "attenti
 pub const HEAD_DIM: Key = key(&["head_dim"], "attention.key_length");
 pub const VALUE_DIM: Key = key(&["v_head_dim"], "attention.value_length");
 /// Those of windowed layers, where they are not those of all.
+pub const FULL_HEAD_DIM: Key = key(&["global_head_dim"], "");
+pub const FULL_KV_HEADS: Key = key(&["num_global_key_value_heads"], "");
+pub const SHARED_KV_LAYERS: Key = key(&["num_kv_shared_layers"], "attention.shared_kv_layers");
+pub const LAYER_EMBEDDING: Key = key(&["hidden_size_per_layer_input"], "embedding_length_per_layer_input");
 pub const WINDOW_HEADS: Key = key(&["swa_num_attention_heads"], "");
 pub const WINDOW_KV_HEADS: Key = key(&["swa_num_key_value_heads"], "");
 pub const WINDOW_HEAD_DIM: Key = key(&["swa_head_dim"], "attention.key_length_swa");
@@ -69,6 +73,7 @@ pub const TIED: Key = key(&["tie_word_embeddings", "tie_embedding"], "");
 pub const ROPE_THETA: Key = key(&["rope_theta", "rotary_emb_base"], "rope.freq_base");
 pub const LOCAL_ROPE_THETA: Key = key(&["rope_local_base_freq", "swa_rope_theta"], "rope.freq_base_swa");
 pub const ROTARY: Key = key(&["rotary_dim"], "rope.dimension_count");
+pub const WINDOW_ROTARY: Key = key(&[], "rope.dimension_count_swa");
 pub const PARTIAL_ROTARY: Key = key(&["partial_rotary_factor", "rotary_pct", "rope_pct"], "");
 pub const ORIGINAL_CONTEXT: Key = key(
     &["original_max_position_embeddings"],
@@ -247,8 +252,16 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// As [`Settings::opt_usize`], where a list with an entry for each layer may stand for one number.
+    /// As [`Settings::opt_usize`], where a list with an entry for each layer may stand for one number, and `per_layer_config` for layers
+    /// that differ.
     pub fn opt_usize_at(&self, key: Key, layer: usize) -> Result<Option<usize>, SpecError> {
+        let own = self
+            .hf("per_layer_config")
+            .and_then(|layers| layers.get(layer.to_string()));
+        let own = own.and_then(|own| key.hf.iter().find_map(|name| Some((*name, own.get(name)?))));
+        if let Some((name, value)) = own {
+            return json_usize(name, value).map(Some);
+        }
         let list: Option<Vec<u64>> = match self.checkpoint.config() {
             Config::Hf(_) => match self.hf_alias(key) {
                 Some((_, Value::Array(list))) => list.iter().map(Value::as_u64).collect(),

@@ -6,7 +6,7 @@ use super::keys::Settings;
 use super::tensors::Tensors;
 use super::windows::LayerKinds;
 use crate::families::{Family, Layout, Name, Number, Parallel, RopeLayers};
-use crate::spec::{Block, Branch, Layer, Norm, Residual, Sublayer};
+use crate::spec::{Block, Branch, Layer, Norm, Residual, Sublayer, Visible};
 
 pub struct LayerReader<'a> {
     pub settings: &'a Settings<'a>,
@@ -151,6 +151,10 @@ impl<'a> LayerReader<'a> {
             post: None,
             scales: [1.0, 1.0],
         })
+    }
+
+    pub fn visible(&self, layer: usize) -> Visible {
+        self.kinds.visible[layer]
     }
 
     pub fn visibility(&self, tensors: &Tensors, layer: usize) -> Result<Visibility, SpecError> {

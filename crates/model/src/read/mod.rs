@@ -8,6 +8,7 @@ mod layers;
 mod mla;
 mod moe;
 mod per_layer;
+mod projections;
 mod recurrence;
 mod rope;
 mod tensors;

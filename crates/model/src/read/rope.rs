@@ -15,13 +15,20 @@ const DEFAULT_THETA: f64 = 10_000.0;
 /// Leading dimensions of a head that rotate, in a layer that sees this much.
 pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Result<usize, SpecError> {
     let rotary = if settings.is_gguf() {
-        settings.opt_usize(keys::ROTARY)?.unwrap_or(head_dim)
-    } else {
-        let inside = match settings.hf("rope_parameters") {
-            None => None,
-            Some(value) => parameters_of_kind(value, visible)?.get("partial_rotary_factor"),
+        let windowed = match visible {
+            Visible::All => None,
+            _ => settings.opt_usize(keys::WINDOW_ROTARY)?,
         };
-        let fraction = match inside {
+        windowed.or(settings.opt_usize(keys::ROTARY)?).unwrap_or(head_dim)
+    } else {
+        let parameters = match settings.hf("rope_parameters") {
+            None => None,
+            Some(value) => Some(parameters_of_kind(value, visible)?),
+        };
+        if parameters.is_some_and(|parameters| rope_type(parameters) == Some(PROPORTIONAL)) {
+            return Ok(head_dim);
+        }
+        let fraction = match parameters.and_then(|parameters| parameters.get("partial_rotary_factor")) {
             Some(value) => Some(json_f64("rope_parameters.partial_rotary_factor", value)?),
             None => settings.opt_f64(keys::PARTIAL_ROTARY)?,
         };
@@ -146,6 +153,14 @@ fn plain(theta: f64, rotary: usize) -> Rope {
     }
 }
 
+/// The rotation that covers whole heads, of which only the first angles turn.
+const PROPORTIONAL: &str = "proportional";
+
+fn rope_type(parameters: &Map<String, Value>) -> Option<&str> {
+    let kind = parameters.get("rope_type").or_else(|| parameters.get("type"));
+    kind.and_then(Value::as_str)
+}
+
 /// `rope_parameters` is one set of parameters, or one for each kind of layer.
 pub fn parameters_of_kind(value: &Value, visible: Visible) -> Result<&Map<String, Value>, SpecError> {
     let object = value
@@ -210,6 +225,12 @@ impl HfRope<'_> {
                 original_context: self.needed("original_max_position_embeddings")?,
             },
             "yarn" => self.yarn()?,
+            PROPORTIONAL => {
+                let share = self.number("partial_rotary_factor")?.unwrap_or(1.0);
+                RopeScaling::Proportional {
+                    angles: (self.rotary as f64 * share / 2.0) as usize,
+                }
+            }
             "longrope" | "su" => self.longrope()?,
             "dynamic" => match self.number("alpha")? {
                 // Hunyuan's: a stretch of the base that does not depend on the length.

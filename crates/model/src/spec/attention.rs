@@ -28,17 +28,23 @@ pub struct Attention {
 /// Where an attention layer's keys and values come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyValue {
-    Own {
-        key: Linear,
-        /// `None`: the value is the key as projected, before norm and rotation.
-        value: Option<Linear>,
-        key_norm: Option<HeadNorm>,
-        value_norm: Option<HeadNorm>,
-        /// Multiplies the value.
-        value_scale: f32,
-    },
+    Own(Box<OwnKeyValue>),
     /// As another layer, earlier, has stored them.
-    Shared { layer: usize },
+    Shared {
+        layer: usize,
+    },
+}
+
+/// Keys and values that a layer computes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnKeyValue {
+    pub key: Linear,
+    /// `None`: the value is the key as projected, before norm and rotation.
+    pub value: Option<Linear>,
+    pub key_norm: Option<HeadNorm>,
+    pub value_norm: Option<HeadNorm>,
+    /// Multiplies the value.
+    pub value_scale: f32,
 }
 
 /// A norm of each head of a row, or of the row as a whole.

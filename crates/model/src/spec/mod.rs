@@ -6,7 +6,7 @@ mod recurrent;
 mod rope;
 mod weights;
 
-pub use attention::{Attention, AttentionRule, HeadNorm, KeyValue, Mla, MlaQuery, PositionScale, Visible};
+pub use attention::{Attention, AttentionRule, HeadNorm, KeyValue, Mla, MlaQuery, OwnKeyValue, PositionScale, Visible};
 pub use ffn::{
     Activation, DenseFfn, ExpertGroups, Experts, GroupScore, Moe, Normalise, RouteRule, Router, Scoring, SharedExpert,
 };
