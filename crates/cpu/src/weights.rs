@@ -34,7 +34,7 @@ pub fn panel_type(dtype: DType) -> Option<PanelType> {
 /// The panel type of a matrix whose rows are read as they are stored; `None`: its elements are decoded to f32.
 fn stored_panel_type(matrix: &Matrix) -> Option<PanelType> {
     match matrix.storage {
-        Storage::Rows => panel_type(matrix.dtype),
+        Storage::Rows if matrix.scales.is_none() => panel_type(matrix.dtype),
         _ => None,
     }
 }

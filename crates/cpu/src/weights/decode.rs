@@ -1,7 +1,7 @@
 //! Rows of matrices that are not read as they lie in the file.
 
 use goldcrest_format::{Checkpoint, FormatError, TensorInfo};
-use goldcrest_model::spec::{Matrix, Storage};
+use goldcrest_model::spec::{BlockScales, Matrix, Storage};
 
 use super::{decode, find};
 use crate::CpuError;
@@ -11,7 +11,37 @@ pub struct RowDecoder<'a> {
     checkpoint: &'a Checkpoint,
     info: &'a TensorInfo,
     matrix: &'a Matrix,
+    scales: Option<Scales>,
     stored: Stored,
+}
+
+/// A factor for each block of a tensor.
+struct Scales {
+    values: Vec<f32>,
+    block: [usize; 2],
+    /// Blocks side by side.
+    columns: usize,
+}
+
+impl Scales {
+    fn load(checkpoint: &Checkpoint, info: &TensorInfo, scales: &BlockScales) -> Result<Scales, CpuError> {
+        let stored = find(checkpoint, &scales.tensor)?;
+        let mut values = vec![0.0; stored.elements()];
+        decode(checkpoint, stored, &mut values)?;
+        Ok(Scales {
+            values,
+            block: scales.block,
+            columns: info.row_elements().div_ceil(scales.block[1]),
+        })
+    }
+
+    /// Multiplies row `row` of the tensor.
+    fn apply(&self, row: usize, elements: &mut [f32]) {
+        let factors = &self.values[row / self.block[0] * self.columns..][..self.columns];
+        for (part, factor) in elements.chunks_mut(self.block[1]).zip(factors) {
+            part.iter_mut().for_each(|x| *x *= factor);
+        }
+    }
 }
 
 /// What decoding needs at hand.
@@ -21,12 +51,6 @@ enum Stored {
     Columns {
         values: Vec<f32>,
         outputs: usize,
-    },
-    /// A factor for each block.
-    Scales {
-        values: Vec<f32>,
-        block: [usize; 2],
-        columns: usize,
     },
     /// Nibbles and exponents of the tensor's rows from `first_row` on.
     Mxfp4 {
@@ -38,6 +62,10 @@ enum Stored {
 
 impl<'a> RowDecoder<'a> {
     pub fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
+        let scales = matrix.scales.as_ref();
+        let scales = scales
+            .map(|scales| Scales::load(checkpoint, info, scales))
+            .transpose()?;
         let stored = match &matrix.storage {
             Storage::Rows => Stored::Rows,
             Storage::Columns { first_input } => {
@@ -46,17 +74,12 @@ impl<'a> RowDecoder<'a> {
                 checkpoint
                     .decode_rows(info, *first_input, &mut values)
                     .map_err(|source| weights_error(info, source))?;
-                Stored::Columns { values, outputs }
-            }
-            Storage::BlockScaled { scales, block } => {
-                let scales = find(checkpoint, scales)?;
-                let mut values = vec![0.0; scales.elements()];
-                decode(checkpoint, scales, &mut values)?;
-                Stored::Scales {
-                    values,
-                    block: *block,
-                    columns: matrix.cols.div_ceil(block[1]),
+                if let Some(scales) = &scales {
+                    for (i, row) in values.chunks_exact_mut(outputs).enumerate() {
+                        scales.apply(first_input + i, row);
+                    }
                 }
+                Stored::Columns { values, outputs }
             }
             Storage::Mxfp4 { scales } => {
                 // Those of one expert among many.
@@ -80,6 +103,7 @@ impl<'a> RowDecoder<'a> {
             checkpoint,
             info,
             matrix,
+            scales,
             stored,
         })
     }
@@ -88,17 +112,15 @@ impl<'a> RowDecoder<'a> {
     pub fn decode(&self, row: usize, out: &mut [f32]) -> Result<(), FormatError> {
         let source = self.matrix.source_row(row);
         match &self.stored {
-            Stored::Rows => self.checkpoint.decode_rows(self.info, source, out)?,
+            Stored::Rows => {
+                self.checkpoint.decode_rows(self.info, source, out)?;
+                if let Some(scales) = &self.scales {
+                    scales.apply(source, out);
+                }
+            }
             Stored::Columns { values, outputs } => {
                 for (x, row) in out.iter_mut().zip(values.chunks_exact(*outputs)) {
                     *x = row[source];
-                }
-            }
-            Stored::Scales { values, block, columns } => {
-                self.checkpoint.decode_rows(self.info, source, out)?;
-                let scales = &values[source / block[0] * columns..][..*columns];
-                for (part, scale) in out.chunks_mut(block[1]).zip(scales) {
-                    part.iter_mut().for_each(|x| *x *= scale);
                 }
             }
             Stored::Mxfp4 {

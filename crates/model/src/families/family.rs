@@ -42,18 +42,18 @@ pub enum Number {
     One,
     /// Of the configuration; absent: 1.
     Key(Key),
-    /// Of the configuration; absent: this.
-    KeyOr(Key, f64),
     /// 1 over that of the configuration; absent: 1.
     Inverse(Key),
     /// √hidden
     SqrtHidden,
     /// √hidden if the configuration says true here, and in GGUF files, which do not say.
     SqrtHiddenIf(Key),
-    /// That of the configuration over √layers.
-    OverSqrtLayers(Key),
-    /// That of the configuration over hidden.
-    OverHidden(Key),
+    /// Of the configuration; absent: this.
+    KeyOr(Key, f64),
+    /// That of the configuration (absent: this) over √layers.
+    OverSqrtLayers(Key, f64),
+    /// That of the configuration (absent: this) over hidden.
+    OverHidden(Key, f64),
 }
 
 /// Norms of the stream.

@@ -8,6 +8,8 @@ mod bloom;
 mod cohere;
 mod cohere2;
 mod cohere2_moe;
+mod deepseek_v2;
+mod deepseek_v3;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -22,6 +24,7 @@ mod gemma4;
 mod glm;
 mod glm4;
 mod glm4_moe;
+mod glm4_moe_lite;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -34,10 +37,12 @@ mod hy_v3;
 mod llama;
 mod llama4;
 mod mimo_v2_flash;
+mod minicpm3;
 mod minimax_m2;
 mod ministral;
 mod ministral3;
 mod mistral;
+mod mistral4;
 mod mixtral;
 mod mla;
 mod moe;
@@ -64,7 +69,7 @@ pub use family::{
     HeadNormKind, HeadNorms, Layout, LocalRope, NormFacts, Number, OutputGate, Parallel, PerLayerFacts,
     PositionScaling, Qkv, RopeFacts, RopeLayers, WindowedKvHeads, Windows,
 };
-pub use mla::MlaFacts;
+pub use mla::{MlaFacts, MlaNames};
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
 pub use names::{Name, Names};
 pub use recurrence::Recurrence;
@@ -78,6 +83,8 @@ pub const ALL: &[&Family] = &[
     &cohere::FAMILY,
     &cohere2::FAMILY,
     &cohere2_moe::FAMILY,
+    &deepseek_v2::FAMILY,
+    &deepseek_v3::FAMILY,
     &dots1::FAMILY,
     &ernie4_5::FAMILY,
     &ernie4_5_moe::FAMILY,
@@ -91,6 +98,7 @@ pub const ALL: &[&Family] = &[
     &glm::FAMILY,
     &glm4::FAMILY,
     &glm4_moe::FAMILY,
+    &glm4_moe_lite::FAMILY,
     &gpt2::FAMILY,
     &gpt_neox::FAMILY,
     &gpt_oss::FAMILY,
@@ -103,10 +111,12 @@ pub const ALL: &[&Family] = &[
     &llama::FAMILY,
     &llama4::FAMILY,
     &mimo_v2_flash::FAMILY,
+    &minicpm3::FAMILY,
     &minimax_m2::FAMILY,
     &ministral::FAMILY,
     &ministral3::FAMILY,
     &mistral::FAMILY,
+    &mistral4::FAMILY,
     &mixtral::FAMILY,
     &nemotron::FAMILY,
     &olmo2::FAMILY,

@@ -14,7 +14,7 @@ pub struct MoeFacts {
     pub normalise: NormaliseFact,
     /// Multiplies the chosen weights.
     pub scale: Number,
-    /// How gate and up of all experts lie in one tensor of a Hugging Face checkpoint, where it has one.
+    /// How gate and up of all experts lie in one tensor of a Hugging Face checkpoint, where it has one. GGUF files have rows.
     pub fused: FusedExperts,
     /// Where it is not the dense block's.
     pub activation: Option<Activation>,
@@ -48,6 +48,11 @@ pub enum ScoringFact {
     Fixed(Scoring),
     /// The sigmoid or softmax that the configuration names here, of the chosen logits; absent: this. GGUF files number it.
     ChosenByKey(Key, Scoring),
+    /// As a GGUF file's number of the function says (absent: `gguf_default`); in checkpoints `hf`.
+    GgufNumber {
+        hf: Scoring,
+        gguf_default: Scoring,
+    },
     /// With the jitter of this key. It always chooses two.
     SparseMixer(Key),
 }
@@ -56,10 +61,12 @@ pub enum ScoringFact {
 #[derive(Clone, Copy, Debug)]
 pub enum Groups {
     None,
-    /// By each group's best, if the method is group-limited.
+    /// By each group's best, if the configuration's method is group-limited.
     MaxIfLimited,
     /// By the sum of each group's best two.
     BestTwo,
+    /// By each group's best under softmax, by the sum of its best two under another scoring: DeepSeek 2 and 3 in one.
+    OfScoring,
 }
 
 /// What chosen weights are divided by.
@@ -142,8 +149,8 @@ impl MoeNames {
         gate: ("model.layers.{}.mlp.experts.{e}.gate_proj", "blk.{}.ffn_gate_exps"),
         up: ("model.layers.{}.mlp.experts.{e}.up_proj", "blk.{}.ffn_up_exps"),
         down: ("model.layers.{}.mlp.experts.{e}.down_proj", "blk.{}.ffn_down_exps"),
-        gate_up: ("model.layers.{}.mlp.experts.gate_up_proj", ""),
-        fused_down: ("model.layers.{}.mlp.experts.down_proj", ""),
+        gate_up: ("model.layers.{}.mlp.experts.gate_up_proj", "blk.{}.ffn_gate_up_exps"),
+        fused_down: ("model.layers.{}.mlp.experts.down_proj", "blk.{}.ffn_down_exps"),
         shared_gate: ("model.layers.{}.mlp.shared_experts.gate_proj", "blk.{}.ffn_gate_shexp"),
         shared_up: ("model.layers.{}.mlp.shared_experts.up_proj", "blk.{}.ffn_up_shexp"),
         shared_down: ("model.layers.{}.mlp.shared_experts.down_proj", "blk.{}.ffn_down_shexp"),

@@ -240,10 +240,12 @@ fn matrix_text(plan: &Plan, id: MatrixId) -> String {
     let storage = match &matrix.storage {
         Storage::Rows => String::new(),
         Storage::Columns { first_input } => format!(" (columns of rows from {first_input})"),
-        Storage::BlockScaled { scales, .. } | Storage::Mxfp4 { scales } => format!(" (scales {scales})"),
+        Storage::Mxfp4 { scales } => format!(" (scales {scales})"),
     };
+    let scales = matrix.scales.as_ref();
+    let scales = scales.map_or(String::new(), |scales| format!(" (scales {})", scales.tensor));
     format!(
-        "{}{} {}{storage}{}",
+        "{}{} {}{storage}{scales}{}",
         matrix.tensor,
         matrix.rows,
         matrix.dtype.name(),

@@ -113,6 +113,16 @@ pub const RESIDUAL_SCALE: Key = key(&["residual_multiplier"], "residual_scale");
 /// Logits are divided by it.
 pub const LOGIT_DIVISOR: Key = key(&["logits_scaling"], "logit_scale");
 pub const LOGIT_SCALE: Key = key(&["logit_scale"], "logit_scale");
+pub const ROPE_INTERLEAVE: Key = key(&["rope_interleave"], "");
+pub const LATENT_DIM: Key = key(&["kv_lora_rank"], "attention.kv_lora_rank");
+pub const NOPE_DIM: Key = key(&["qk_nope_head_dim"], "");
+pub const ROPE_DIM: Key = key(&["qk_rope_head_dim"], "rope.dimension_count");
+/// Of both parts of a query head, in latent attention.
+pub const LATENT_KEY_DIM: Key = key(&[], "attention.key_length_mla");
+pub const LATENT_VALUE_DIM: Key = key(&["v_head_dim"], "attention.value_length_mla");
+pub const EMBEDDING_FACTOR: Key = key(&["scale_emb"], "");
+pub const DEPTH_SCALE: Key = key(&["scale_depth"], "");
+pub const BASE_HIDDEN: Key = key(&["dim_model_base"], "");
 pub const QK_NORM: Key = key(&["use_qk_norm", "qk_layernorm"], "");
 pub const PARALLEL_RESIDUAL: Key = key(&["use_parallel_residual"], "use_parallel_residual");
 
@@ -156,6 +166,7 @@ pub const ROUTER_JITTER: Key = key(&["router_jitter_noise"], "");
 pub const EXPERT_SCORING: Key = key(&["expert_selection_fn"], "expert_gating_func");
 pub const EXPERT_GROUPS: Key = key(&["n_group", "num_expert_group"], "expert_group_count");
 pub const KEPT_GROUPS: Key = key(&["topk_group"], "expert_group_used_count");
+pub const GROUP_METHOD: Key = key(&["topk_method"], "");
 pub const SHARED_EXPERTS: Key = key(
     &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"],
     "expert_shared_count",

@@ -189,18 +189,19 @@ impl<'a> LayerReader<'a> {
 const MOST_LAYERS: usize = 4096;
 
 pub fn read_number(settings: &Settings, number: Number, hidden: usize, layers: usize) -> Result<f32, SpecError> {
-    let of = |key| settings.opt_f64(key).map(|value| value.unwrap_or(1.0));
+    let of_or = |key, default| settings.opt_f64(key).map(|value| value.unwrap_or(default));
+    let of = |key| of_or(key, 1.0);
     Ok(match number {
         Number::One => 1.0,
         Number::Key(key) => of(key)?,
-        Number::KeyOr(key, default) => settings.opt_f64(key)?.unwrap_or(default),
         Number::Inverse(key) => 1.0 / of(key)?,
         Number::SqrtHidden => (hidden as f64).sqrt(),
         Number::SqrtHiddenIf(key) => match settings.opt_bool(key)?.unwrap_or(settings.is_gguf()) {
             true => (hidden as f64).sqrt(),
             false => 1.0,
         },
-        Number::OverSqrtLayers(key) => of(key)? / (layers as f64).sqrt(),
-        Number::OverHidden(key) => of(key)? / hidden as f64,
+        Number::KeyOr(key, default) => of_or(key, default)?,
+        Number::OverSqrtLayers(key, default) => of_or(key, default)? / (layers as f64).sqrt(),
+        Number::OverHidden(key, default) => of_or(key, default)? / hidden as f64,
     } as f32)
 }

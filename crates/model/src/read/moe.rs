@@ -87,7 +87,7 @@ impl LayerReader<'_> {
                 experts,
                 top_k,
                 scoring,
-                groups: self.expert_groups(facts, experts, top_k)?,
+                groups: self.expert_groups((facts.groups, scoring), experts, top_k)?,
                 normalise: self.normalise(facts, scoring)?,
                 scale: self.number(facts.scale)?,
             },
@@ -122,19 +122,45 @@ impl LayerReader<'_> {
                     });
                 }
             },
+            ScoringFact::GgufNumber { hf, .. } if !self.settings.is_gguf() => hf,
+            ScoringFact::GgufNumber { gguf_default, .. } => match self.settings.opt_usize(keys::EXPERT_SCORING)? {
+                None | Some(0) => gguf_default,
+                Some(1) => Scoring::Softmax,
+                Some(2) => Scoring::Sigmoid,
+                Some(3) => Scoring::SoftmaxOfChosen,
+                Some(other) => {
+                    return Err(SpecError::Unsupported {
+                        key: self.settings.spelling(keys::EXPERT_SCORING),
+                        value: other.to_string(),
+                    });
+                }
+            },
             ScoringFact::SparseMixer(key) => Scoring::SparseMixer {
                 jitter: self.settings.opt_f64(key)?.unwrap_or(0.01) as f32,
             },
         })
     }
 
-    fn expert_groups(&self, facts: &MoeFacts, experts: usize, top_k: usize) -> Result<Option<ExpertGroups>, SpecError> {
-        let score = match facts.groups {
+    fn expert_groups(
+        &self,
+        (groups, scoring): (Groups, Scoring),
+        experts: usize,
+        top_k: usize,
+    ) -> Result<Option<ExpertGroups>, SpecError> {
+        let score = match groups {
             Groups::None => return Ok(None),
             Groups::BestTwo => GroupScore::SumOfBestTwo,
-            Groups::MaxIfLimited => match self.settings.hf("topk_method").and_then(|v| v.as_str()) {
-                Some("greedy") => return Ok(None),
-                _ => GroupScore::Max,
+            Groups::OfScoring if scoring == Scoring::Softmax => GroupScore::Max,
+            Groups::OfScoring => GroupScore::SumOfBestTwo,
+            Groups::MaxIfLimited => match self.settings.opt_str(keys::GROUP_METHOD)? {
+                None | Some("greedy") => return Ok(None),
+                Some("group_limited_greedy") => GroupScore::Max,
+                Some(other) => {
+                    return Err(SpecError::Unsupported {
+                        key: self.settings.spelling(keys::GROUP_METHOD),
+                        value: other.into(),
+                    });
+                }
             },
         };
         let count = self.settings.opt_usize(keys::EXPERT_GROUPS)?.unwrap_or(1);
@@ -157,10 +183,7 @@ impl LayerReader<'_> {
                 ),
             });
         }
-        if count == 1 {
-            return Ok(None);
-        }
-        Ok(Some(ExpertGroups { count, keep, score }))
+        Ok((keep < count).then_some(ExpertGroups { count, keep, score }))
     }
 
     fn normalise(&self, facts: &MoeFacts, scoring: Scoring) -> Result<Normalise, SpecError> {
@@ -215,6 +238,10 @@ impl LayerReader<'_> {
             layer,
             count,
             hidden: self.hidden,
+            fused: match self.settings.is_gguf() {
+                true => FusedExperts::Rows,
+                false => facts.fused,
+            },
         };
         let [gate, up, down] = match reader.fused(tensors, facts)? {
             Some(linears) => linears,
@@ -236,6 +263,8 @@ struct ExpertReader {
     layer: usize,
     count: usize,
     hidden: usize,
+    /// How gate and up lie in one tensor.
+    fused: FusedExperts,
 }
 
 /// One projection of all experts: its tensor, and where an expert's rows are.
@@ -333,12 +362,12 @@ impl ExpertReader {
         let down = tensors.spelled(facts.names.fused_down, self.layer).unwrap_or_default();
         let down_tensor = if plain { down.clone() } else { format!("{down}.weight") };
         // MXFP4 holds the rows of each output together, whichever way the plain form lies.
-        let columns = !quantised && facts.fused != FusedExperts::Rows;
+        let columns = !quantised && self.fused != FusedExperts::Rows;
         let width = match quantised {
             true => tensors.elements_named(&format!("{gate_up}_scales"))? * 32 / (2 * self.count * self.hidden).max(1),
             false => tensors.elements_named(&tensor)? / (2 * self.count * self.hidden).max(1),
         };
-        let interleaved = facts.fused == FusedExperts::InterleavedColumns;
+        let interleaved = self.fused == FusedExperts::InterleavedColumns;
         let part = |index: usize| Stack {
             tensor: tensor.clone(),
             bias: format!("{gate_up}_bias"),

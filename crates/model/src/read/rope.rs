@@ -28,11 +28,7 @@ pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Re
         if parameters.is_some_and(|parameters| rope_type(parameters) == Some(PROPORTIONAL)) {
             return Ok(head_dim);
         }
-        let fraction = match parameters.and_then(|parameters| parameters.get("partial_rotary_factor")) {
-            Some(value) => Some(json_f64("rope_parameters.partial_rotary_factor", value)?),
-            None => settings.opt_f64(keys::PARTIAL_ROTARY)?,
-        };
-        match fraction {
+        match rotary_fraction(settings, visible)? {
             Some(fraction) => (head_dim as f64 * fraction) as usize,
             None => settings.opt_usize(keys::ROTARY)?.unwrap_or(head_dim),
         }
@@ -51,6 +47,18 @@ pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Re
         });
     }
     Ok(rotary)
+}
+
+/// The part of a head that rotates, if a Hugging Face config says it.
+pub fn rotary_fraction(settings: &Settings, visible: Visible) -> Result<Option<f64>, SpecError> {
+    let inside = match settings.hf("rope_parameters") {
+        None => None,
+        Some(value) => parameters_of_kind(value, visible)?.get("partial_rotary_factor"),
+    };
+    match inside {
+        Some(value) => json_f64("rope_parameters.partial_rotary_factor", value).map(Some),
+        None => settings.opt_f64(keys::PARTIAL_ROTARY),
+    }
 }
 
 /// The factor of queries that grows with the position, of a layer that rotates or does not.
@@ -261,7 +269,7 @@ impl HfRope<'_> {
     fn yarn(&self) -> Result<RopeScaling, SpecError> {
         let factor = self.needed("factor")?;
         let ratio = match (self.number("mscale")?, self.number("mscale_all_dim")?) {
-            (Some(m), Some(all)) => Some(yarn_mscale(factor, m) / yarn_mscale(factor, all)),
+            (Some(m), Some(all)) if m != 0.0 && all != 0.0 => Some(yarn_mscale(factor, m) / yarn_mscale(factor, all)),
             _ => None,
         };
         let original_context = match self.number("original_max_position_embeddings")? {
@@ -349,12 +357,42 @@ fn longrope_attention_factor(stretch: f64, original_context: f64) -> f64 {
 }
 
 /// YaRN's growth of attention logits with the stretch, as a factor of cos and sin (paper, section 3.4).
-pub fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
+fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 {
         1.0
     } else {
         0.1 * mscale * libm::log(factor) + 1.0
     }
+}
+
+/// What latent attention multiplies its scores by: YaRN's growth of logits, squared, where the file gives it for all dimensions.
+pub fn latent_score_factor(settings: &Settings, visible: Visible) -> Result<f64, SpecError> {
+    let (factor, mscale) = if settings.is_gguf() {
+        let Some(multiplier) = settings.opt_f64(gguf_key("rope.scaling.yarn_log_multiplier"))? else {
+            return Ok(1.0);
+        };
+        // The converter writes a tenth of `mscale_all_dim` for every architecture with latent attention.
+        (settings.f64(gguf_key("rope.scaling.factor"))?, 10.0 * multiplier)
+    } else {
+        let Some(value) = settings.hf("rope_parameters").or(settings.hf("rope_scaling")) else {
+            return Ok(1.0);
+        };
+        let parameters = parameters_of_kind(value, visible)?;
+        let number = |name: &str| match parameters.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => json_f64(&format!("rope_scaling.{name}"), value).map(Some),
+        };
+        let scaled = rope_type(parameters).is_some_and(|kind| kind != "default");
+        let (true, Some(mscale)) = (scaled, number("mscale_all_dim")?) else {
+            return Ok(1.0);
+        };
+        let factor = number("factor")?.ok_or_else(|| SpecError::MissingKey {
+            key: "rope_scaling.factor".into(),
+        })?;
+        (factor, mscale)
+    };
+    let growth = yarn_mscale(factor, mscale);
+    Ok(growth * growth)
 }
 
 fn gguf_rope(
@@ -396,8 +434,12 @@ fn gguf_longrope(settings: &Settings, tensors: &mut Tensors, rotary: usize) -> R
         divisors: Divisors::Stored(vector),
         attention_factor,
     };
+    let original_context = match settings.opt_f64(keys::ORIGINAL_CONTEXT)? {
+        Some(length) => length,
+        None => settings.usize(keys::CONTEXT)? as f64,
+    };
     Ok(Some(RopeScaling::LongRope {
-        original_context: settings.f64(keys::ORIGINAL_CONTEXT)?,
+        original_context,
         short: list(short),
         long: list(long),
     }))

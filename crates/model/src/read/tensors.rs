@@ -7,7 +7,7 @@ use goldcrest_format::{DType, TensorInfo};
 use super::SpecError;
 use super::keys::{Settings, json_usize};
 use crate::families::{Bias, Family, Name, NormFacts};
-use crate::spec::{Linear, Matrix, Norm, NormKind, RowOrder, RowSelection, Storage, Vector, VectorMap};
+use crate::spec::{BlockScales, Linear, Matrix, Norm, NormKind, RowOrder, RowSelection, Storage, Vector, VectorMap};
 
 /// Tensors that some files carry and no model needs: buffers that follow from the configuration.
 const DERIVED: &[&str] = &[
@@ -177,10 +177,9 @@ impl<'a> Tensors<'a> {
         let shape = if place.columns { [cols, outputs] } else { place.shape };
         let info = self.take_weights(tensor, &shape)?;
         refuse_empty(info)?;
-        let storage = match info.dtype {
-            _ if place.columns => Storage::Columns { first_input: 0 },
-            DType::F8_E4M3 => self.block_scales(info, place.shape)?,
-            _ => Storage::Rows,
+        let scales = match info.dtype {
+            DType::F8_E4M3 => Some(self.block_scales(info, shape)?),
+            _ => None,
         };
         Ok(Matrix {
             tensor: info.name.clone(),
@@ -188,12 +187,16 @@ impl<'a> Tensors<'a> {
             rows: place.rows,
             cols,
             order: RowOrder::Plain,
-            storage,
+            storage: match place.columns {
+                true => Storage::Columns { first_input: 0 },
+                false => Storage::Rows,
+            },
+            scales,
         })
     }
 
     /// The factors of an FP8 matrix: one for each block of the size that the configuration gives.
-    fn block_scales(&mut self, info: &TensorInfo, [rows, cols]: [usize; 2]) -> Result<Storage, SpecError> {
+    fn block_scales(&mut self, info: &TensorInfo, [rows, cols]: [usize; 2]) -> Result<BlockScales, SpecError> {
         const KEY: &str = "quantization_config.weight_block_size";
         let missing = || SpecError::MissingKey { key: KEY.into() };
         let block = self
@@ -213,7 +216,7 @@ impl<'a> Tensors<'a> {
         let scales = format!("{}_scale_inv", info.name);
         let shape = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
         self.take_weights(scales.clone(), &shape)?;
-        Ok(Storage::BlockScaled { scales, block })
+        Ok(BlockScales { tensor: scales, block })
     }
 
     pub fn vector(&mut self, name: Name, layer: usize, part: &str, len: usize) -> Result<Vector, SpecError> {
@@ -317,6 +320,7 @@ impl<'a> Tensors<'a> {
             storage: Storage::Mxfp4 {
                 scales: exponents.name.clone(),
             },
+            scales: None,
         })
     }
 

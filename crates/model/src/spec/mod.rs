@@ -12,7 +12,7 @@ pub use ffn::{
 };
 pub use recurrent::{Conv, DeltaNet, GatedNorm, Lightning, Mamba, Mamba2, ShortConv};
 pub use rope::{Divisors, LongRopeList, Rope, RopeScaling};
-pub use weights::{Linear, Matrix, RowOrder, RowSelection, Storage, Vector, VectorMap};
+pub use weights::{BlockScales, Linear, Matrix, RowOrder, RowSelection, Storage, Vector, VectorMap};
 
 /// One model, resolved when its files are opened.
 #[derive(Clone, Debug, PartialEq)]

@@ -20,6 +20,8 @@ pub struct Matrix {
     pub cols: usize,
     pub order: RowOrder,
     pub storage: Storage,
+    /// Factors of the tensor's elements.
+    pub scales: Option<BlockScales>,
 }
 
 impl Matrix {
@@ -41,10 +43,16 @@ pub enum Storage {
     Rows,
     /// Outputs are columns (then [`Matrix::rows`] selects columns), and the inputs are the tensor's rows from `first_input` on.
     Columns { first_input: usize },
-    /// Rows of FP8, with a factor for each block of `block` rows and columns in the tensor `scales`.
-    BlockScaled { scales: String, block: [usize; 2] },
     /// Rows of MXFP4 as Hugging Face stores them: nibbles in the tensor, an exponent for each 32 of them in the tensor `scales`.
     Mxfp4 { scales: String },
+}
+
+/// A factor for each block of `block` rows and columns of a tensor, which may end within a block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockScales {
+    /// `[⌈rows / block[0]⌉, ⌈columns / block[1]⌉]`
+    pub tensor: String,
+    pub block: [usize; 2],
 }
 
 /// A vector of the file, held as f32.
