@@ -1,9 +1,11 @@
 //! The families, one file of data each. What the fields of a [`Family`] mean is in `family` and `moe`; what is peculiar about a family is
 //! in its file.
 
+mod family;
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bamba;
 mod bloom;
 mod cohere;
 mod cohere2;
@@ -14,7 +16,7 @@ mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
-mod family;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -27,12 +29,15 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod granitemoeshared;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
 mod llama;
 mod llama4;
+mod mamba;
+mod mamba2;
 mod mimo_v2_flash;
 mod minimax_m2;
 mod ministral;
@@ -43,6 +48,7 @@ mod mla;
 mod moe;
 mod names;
 mod nemotron;
+mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod olmoe;
@@ -67,13 +73,14 @@ pub use family::{
 pub use mla::MlaFacts;
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
 pub use names::{Name, Names};
-pub use recurrence::Recurrence;
+pub use recurrence::{DtLimits, GatedNormFacts, Mamba2Facts, MambaFacts, MambaNames, Recurrence};
 
 /// Every family that this build reads.
 pub const ALL: &[&Family] = &[
     &afmoe::FAMILY,
     &apertus::FAMILY,
     &arcee::FAMILY,
+    &bamba::FAMILY,
     &bloom::FAMILY,
     &cohere::FAMILY,
     &cohere2::FAMILY,
@@ -84,6 +91,7 @@ pub const ALL: &[&Family] = &[
     &exaone4::FAMILY,
     &exaone_moe::FAMILY,
     &falcon::FAMILY,
+    &falcon_h1::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
@@ -96,12 +104,15 @@ pub const ALL: &[&Family] = &[
     &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granitemoe::FAMILY,
+    &granitemoehybrid::FAMILY,
     &granitemoeshared::FAMILY,
     &hunyuan_dense::FAMILY,
     &hunyuan_moe::FAMILY,
     &hy_v3::FAMILY,
     &llama::FAMILY,
     &llama4::FAMILY,
+    &mamba::FAMILY,
+    &mamba2::FAMILY,
     &mimo_v2_flash::FAMILY,
     &minimax_m2::FAMILY,
     &ministral::FAMILY,
@@ -109,6 +120,7 @@ pub const ALL: &[&Family] = &[
     &mistral::FAMILY,
     &mixtral::FAMILY,
     &nemotron::FAMILY,
+    &nemotron_h::FAMILY,
     &olmo2::FAMILY,
     &olmo3::FAMILY,
     &olmoe::FAMILY,
