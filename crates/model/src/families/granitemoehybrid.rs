@@ -2,11 +2,9 @@
 //! expert, or the shared expert alone. Bamba is published under this architecture in GGUF files.
 
 use super::{
-    AttentionFacts, Family, FusedExperts, HeadFacts, MoeFacts, MoeNames, Names, NormaliseFact, Recurrence, RopeFacts,
-    RopeLayers, ScoringFact, Windows, bamba, granite,
+    AttentionFacts, Family, HeadFacts, Names, Recurrence, RopeFacts, RopeLayers, Windows, bamba, granite, granitemoe,
 };
 use crate::read::keys;
-use crate::spec::Scoring;
 
 pub const FAMILY: Family = Family {
     name: "granitemoehybrid",
@@ -29,21 +27,7 @@ pub const FAMILY: Family = Family {
         ..granite::FAMILY.attention
     },
     recurrent: Some(Recurrence::Mamba2(bamba::MAMBA2)),
-    moe: MoeFacts {
-        names: MoeNames {
-            router: ("model.layers.{}.block_sparse_moe.router.layer", "blk.{}.ffn_gate_inp"),
-            gate_up: ("model.layers.{}.block_sparse_moe.input_linear", ""),
-            fused_down: ("model.layers.{}.block_sparse_moe.output_linear", ""),
-            shared_gate: ("", "blk.{}.ffn_gate_shexp"),
-            shared_up: ("model.layers.{}.shared_mlp.input_linear", "blk.{}.ffn_up_shexp"),
-            shared_down: ("model.layers.{}.shared_mlp.output_linear", "blk.{}.ffn_down_shexp"),
-            ..MoeNames::QWEN
-        },
-        scoring: ScoringFact::Fixed(Scoring::SoftmaxOfChosen),
-        normalise: NormaliseFact::Never,
-        fused: FusedExperts::Rows,
-        ..MoeFacts::QWEN
-    },
+    moe: granitemoe::FAMILY.moe,
     head: HeadFacts {
         tied: false,
         ..granite::FAMILY.head

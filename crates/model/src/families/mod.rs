@@ -1,7 +1,6 @@
 //! The families, one file of data each. What the fields of a [`Family`] mean is in `family` and `moe`; what is peculiar about a family is
 //! in its file.
 
-mod family;
 mod afmoe;
 mod apertus;
 mod arcee;
@@ -17,6 +16,7 @@ mod exaone4;
 mod exaone_moe;
 mod falcon;
 mod falcon_h1;
+mod family;
 mod gemma;
 mod gemma2;
 mod gemma3;

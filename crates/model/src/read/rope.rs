@@ -34,7 +34,9 @@ pub fn rotary_dims(settings: &Settings, usual: f64, head_dim: usize, visible: Vi
         };
         match fraction {
             Some(fraction) => (head_dim as f64 * fraction) as usize,
-            None => settings.opt_usize(keys::ROTARY)?.unwrap_or((head_dim as f64 * usual) as usize),
+            None => settings
+                .opt_usize(keys::ROTARY)?
+                .unwrap_or((head_dim as f64 * usual) as usize),
         }
     };
     if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
