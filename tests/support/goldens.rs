@@ -12,7 +12,6 @@ const UNFAITHFUL_GGUF: &[&str] = &[
     "llama_dynamic_ntk",
     "mistral4",
     "mistral_swa",
-    "nemotron_h",
     "phimoe",
     "qwen2_swa",
     "qwen3_moe_nonorm",

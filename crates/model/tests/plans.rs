@@ -15,6 +15,7 @@ const SNAPSHOTS: &[&str] = &[
     "afmoe",
     "apertus",
     "arcee",
+    "bamba",
     "bloom",
     "cohere",
     "cohere2",
@@ -28,6 +29,7 @@ const SNAPSHOTS: &[&str] = &[
     "exaone4",
     "exaone_moe",
     "falcon",
+    "falcon_h1",
     "gemma",
     "gemma2",
     "gemma3",
@@ -43,6 +45,7 @@ const SNAPSHOTS: &[&str] = &[
     "gpt_oss_mxfp4",
     "granite",
     "granitemoe",
+    "granitemoehybrid",
     "granitemoeshared",
     "hunyuan_dense",
     "hunyuan_moe",
@@ -51,6 +54,8 @@ const SNAPSHOTS: &[&str] = &[
     "llama4",
     "llama_bias_linear",
     "llama_yarn",
+    "mamba",
+    "mamba2",
     "mimo_v2_flash",
     "minicpm3",
     "minimax_m2",
@@ -60,6 +65,7 @@ const SNAPSHOTS: &[&str] = &[
     "mistral_swa",
     "mixtral",
     "nemotron",
+    "nemotron_h",
     "olmo2",
     "olmo3",
     "olmoe",
@@ -74,6 +80,12 @@ const SNAPSHOTS: &[&str] = &[
     "smollm3",
     "stablelm",
     "starcoder2",
+];
+
+/// Cases that mean the same from both files by different plans.
+const OTHER_PLAN_FROM_GGUF: &[&str] = &[
+    "falcon_h1", // the converter multiplies the weights by the factors of the configuration
+    "mamba2",    // limits of time steps that are never reached have no key
 ];
 
 fn spec(path: &Path) -> ModelSpec {
@@ -135,7 +147,8 @@ fn shape_of(plan: &Plan) -> (Vec<String>, Vec<[usize; 2]>) {
 fn gguf_means_what_the_checkpoint_means() {
     let mut compared = 0;
     for case in golden_cases() {
-        let Some(gguf) = faithful_gguf_path(&case) else {
+        let gguf = faithful_gguf_path(&case).filter(|_| !OTHER_PLAN_FROM_GGUF.contains(&case.as_str()));
+        let Some(gguf) = gguf else {
             continue;
         };
         let from_hf = plan(&spec(&golden_folder(&case)));

@@ -1,7 +1,7 @@
 //! Ops that work on each number, or on each head, by itself.
 
 use goldcrest_kernels::{Activation as Kernel, GatedActivation, Xielu};
-use goldcrest_model::plan::{BufferId, Factors};
+use goldcrest_model::plan::{BufferId, Factors, VectorId};
 use goldcrest_model::spec::{Activation, PositionScale};
 
 use super::Call;
@@ -124,6 +124,15 @@ impl Call<'_, '_> {
             } else {
                 cpu.kernels.add_scaled(rows, scale, input);
             }
+        })
+    }
+
+    pub fn add_vector(&mut self, vector: VectorId, buffer: BufferId) -> Result<(), CpuError> {
+        let (cpu, program) = (self.cpu, self.program);
+        let width = self.width(buffer);
+        let vector = program.weights.vector(vector);
+        over_rows(&cpu.pool, self.buffer_mut(buffer), width, &|_, rows| {
+            cpu.kernels.add_bias(rows, vector);
         })
     }
 }

@@ -225,6 +225,7 @@ impl Call<'_, '_> {
                 out,
             } => self.concat(heads, [first, second], out),
             Op::Add { out, input, scale } => self.add(out, input, scale),
+            Op::AddVector { vector, buffer } => self.add_vector(vector, buffer),
             Op::Want { input, out } => self.want(input, out),
             Op::Softcap { cap, buffer } => self.softcap(cap, buffer),
         }

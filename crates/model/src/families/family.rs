@@ -54,6 +54,8 @@ pub enum Number {
     OverSqrtLayers(Key, f64),
     /// That of the configuration (absent: this) over hidden.
     OverHidden(Key, f64),
+    /// An entry of a list of the configuration; absent: 1.
+    Entry(Key, usize),
 }
 
 /// Norms of the stream.
@@ -76,6 +78,12 @@ pub struct BlockFacts {
     pub parallel: Parallel,
     /// Multiplies what a block adds.
     pub residual_scale: Number,
+    /// Factors of attention's input and output.
+    pub attention_scales: [Number; 2],
+    /// Factors of a recurrent block's input and output.
+    pub recurrent_scales: [Number; 2],
+    /// Factor of a feed-forward block's output.
+    pub ffn_scale: Number,
 }
 
 /// What a layer is made of. Which kind of block it has, its tensors say.
@@ -149,6 +157,8 @@ pub struct FfnFacts {
     /// Where the file names none.
     pub activation: Activation,
     pub bias: Bias,
+    /// Multiplies the gate before its activation.
+    pub gate_scale: Number,
     /// The matrices of Hugging Face checkpoints have outputs as columns, here and in attention.
     pub hf_columns: bool,
 }
@@ -247,6 +257,10 @@ pub struct RopeFacts {
     /// Checkpoints hold the rows of query and key as pairs, not halves.
     pub hf_pairs: bool,
     pub gguf_pairs: bool,
+    /// Those pairs cover whole heads, even where a part of each rotates.
+    pub whole_pairs: bool,
+    /// The fraction of a head that rotates, where a Hugging Face config does not say.
+    pub fraction: f64,
     pub layers: RopeLayers,
     pub local: LocalRope,
     /// YaRN's ramp begins and ends at whole frequencies, where the file does not say.
@@ -269,6 +283,8 @@ pub enum LocalRope {
 pub enum RopeLayers {
     None,
     All,
+    /// All if the configuration says "rope" here, otherwise none. GGUF files: all unless they say false.
+    Named(Key),
     /// Windowed ones; all, if `or_all_without` and there are none.
     Windowed {
         or_all_without: bool,

@@ -26,6 +26,9 @@ pub const FAMILY: Family = Family {
         post: false,
         parallel: Parallel::Never,
         residual_scale: Number::One,
+        attention_scales: [Number::One; 2],
+        recurrent_scales: [Number::One; 2],
+        ffn_scale: Number::One,
     },
     embedding: EmbeddingFacts {
         scale: Number::One,
@@ -39,6 +42,7 @@ pub const FAMILY: Family = Family {
     ffn: FfnFacts {
         activation: Activation::Silu,
         bias: Bias::Key(keys::MLP_BIAS),
+        gate_scale: Number::One,
         hf_columns: false,
     },
     // Mixtral's, under this architecture's name in GGUF files.
@@ -71,6 +75,8 @@ pub const ATTENTION: AttentionFacts = AttentionFacts {
     rope: RopeFacts {
         hf_pairs: false,
         gguf_pairs: true,
+        whole_pairs: false,
+        fraction: 1.0,
         layers: RopeLayers::All,
         local: LocalRope::Same,
         yarn_truncates: true,

@@ -4,6 +4,7 @@
 mod afmoe;
 mod apertus;
 mod arcee;
+mod bamba;
 mod bloom;
 mod cohere;
 mod cohere2;
@@ -16,6 +17,7 @@ mod ernie4_5_moe;
 mod exaone4;
 mod exaone_moe;
 mod falcon;
+mod falcon_h1;
 mod family;
 mod gemma;
 mod gemma2;
@@ -30,12 +32,15 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod granitemoeshared;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
 mod llama;
 mod llama4;
+mod mamba;
+mod mamba2;
 mod mimo_v2_flash;
 mod minicpm3;
 mod minimax_m2;
@@ -48,6 +53,7 @@ mod mla;
 mod moe;
 mod names;
 mod nemotron;
+mod nemotron_h;
 mod olmo2;
 mod olmo3;
 mod olmoe;
@@ -72,13 +78,14 @@ pub use family::{
 pub use mla::{MlaFacts, MlaNames};
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
 pub use names::{Name, Names};
-pub use recurrence::Recurrence;
+pub use recurrence::{DtLimits, GatedNormFacts, Mamba2Facts, MambaFacts, MambaNames, Recurrence};
 
 /// Every family that this build reads.
 pub const ALL: &[&Family] = &[
     &afmoe::FAMILY,
     &apertus::FAMILY,
     &arcee::FAMILY,
+    &bamba::FAMILY,
     &bloom::FAMILY,
     &cohere::FAMILY,
     &cohere2::FAMILY,
@@ -91,6 +98,7 @@ pub const ALL: &[&Family] = &[
     &exaone4::FAMILY,
     &exaone_moe::FAMILY,
     &falcon::FAMILY,
+    &falcon_h1::FAMILY,
     &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
@@ -104,12 +112,15 @@ pub const ALL: &[&Family] = &[
     &gpt_oss::FAMILY,
     &granite::FAMILY,
     &granitemoe::FAMILY,
+    &granitemoehybrid::FAMILY,
     &granitemoeshared::FAMILY,
     &hunyuan_dense::FAMILY,
     &hunyuan_moe::FAMILY,
     &hy_v3::FAMILY,
     &llama::FAMILY,
     &llama4::FAMILY,
+    &mamba::FAMILY,
+    &mamba2::FAMILY,
     &mimo_v2_flash::FAMILY,
     &minicpm3::FAMILY,
     &minimax_m2::FAMILY,
@@ -119,6 +130,7 @@ pub const ALL: &[&Family] = &[
     &mistral4::FAMILY,
     &mixtral::FAMILY,
     &nemotron::FAMILY,
+    &nemotron_h::FAMILY,
     &olmo2::FAMILY,
     &olmo3::FAMILY,
     &olmoe::FAMILY,

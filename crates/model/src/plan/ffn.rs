@@ -22,6 +22,7 @@ impl Builder {
             Some(projection) => {
                 let gate = self.buffer("gate", width);
                 self.linear(projection, input, gate);
+                self.scale(gate, ffn.gate_scale);
                 self.linear(&ffn.up, input, up);
                 self.op(Op::Activate {
                     activation: ffn.activation,

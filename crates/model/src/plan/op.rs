@@ -195,6 +195,8 @@ pub enum Op {
     },
     /// `out += input · scale`.
     Add { out: BufferId, input: BufferId, scale: f32 },
+    /// `buffer += vector`, on every row.
+    AddVector { vector: VectorId, buffer: BufferId },
     /// Copies the rows whose logits are wanted.
     Want { input: BufferId, out: BufferId },
     /// `x = cap · tanh(x / cap)`.
@@ -247,6 +249,7 @@ kinds! {
     Columns "columns",
     Concat "concat",
     Add "add",
+    AddVector "add_vector",
     Want "want",
     Softcap "softcap",
 }

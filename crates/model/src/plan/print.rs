@@ -507,6 +507,7 @@ impl OpText<'_> {
                 second,
                 out,
             } => write!(f, "{} = {} ‖ {} of {heads} heads", name(out), name(first), name(second)),
+            Op::AddVector { vector, buffer } => write!(f, "{} += {}", name(buffer), self.vector(vector)),
             Op::Add { out, input, scale: 1.0 } => write!(f, "{} += {}", name(out), name(input)),
             Op::Add { out, input, scale } => write!(f, "{} += {} × {scale}", name(out), name(input)),
             Op::Want { input, out } => write!(f, "{} = wanted rows of {}", name(out), name(input)),

@@ -77,7 +77,7 @@ impl Builder {
         let b = self.buffer("key", groups * state_dim);
         let c = self.buffer("query", groups * state_dim);
         let dt = self.buffer("dt", heads);
-        let [gate_scale, x_scale, b_scale, c_scale, _] = mamba.scales;
+        let [gate_scale, x_scale, b_scale, c_scale, dt_scale] = mamba.scales;
         self.linear(&mamba.gate, input, gate);
         self.scale(gate, gate_scale);
         let projections = [(&mamba.x, x, x_scale), (&mamba.b, b, b_scale), (&mamba.c, c, c_scale)];
@@ -87,7 +87,9 @@ impl Builder {
             self.conv(conv, buffer);
             self.activate(mamba.activation, buffer);
         }
-        let decay = self.mamba2_steps(mamba, input, dt);
+        self.exact_linear(&mamba.dt, input, dt);
+        self.scale(dt, dt_scale);
+        let decay = self.mamba2_steps(mamba, dt);
         let skipped = self.buffer("skipped", heads * head_dim);
         self.op(Op::Copy { input: x, out: skipped });
         self.scale_by(&mamba.skip, skipped);
@@ -117,9 +119,13 @@ impl Builder {
         self.linear(&mamba.output, gated, out);
     }
 
-    /// The time steps in `dt`, and what states decay by.
-    fn mamba2_steps(&mut self, mamba: &Mamba2, input: BufferId, dt: BufferId) -> BufferId {
-        self.exact_linear(&mamba.dt, input, dt);
+    /// Makes time steps of `dt` as projected; returns what states decay by.
+    fn mamba2_steps(&mut self, mamba: &Mamba2, dt: BufferId) -> BufferId {
+        let bias = self.vector(&mamba.dt_bias);
+        self.op(Op::AddVector {
+            vector: bias,
+            buffer: dt,
+        });
         self.activate(Activation::Softplus, dt);
         let [low, high] = mamba.dt_limits;
         if low > 0.0 || high < f32::INFINITY {

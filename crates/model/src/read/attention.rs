@@ -88,7 +88,7 @@ impl LayerReader<'_> {
             Alibi::Key(key) => self.settings.opt_bool(key)?.unwrap_or(false),
         };
         let rotates = rotates && !alibi;
-        let rotary = rotary_dims(self.settings, heads.key_dim, visible)?;
+        let rotary = rotary_dims(self.settings, facts.rope.fraction, heads.key_dim, visible)?;
         let order = self.row_order(heads.key_dim, rotary);
         let rope = match rotates {
             true => Some(layer_rope(self.settings, self.family, tensors, rotary, visible)?),
@@ -206,8 +206,7 @@ impl LayerReader<'_> {
             }
             return Ok(None);
         }
-        let eps = self.settings.f64(self.family.norm.eps)?;
-        let kind = (facts.norm, eps);
+        let kind = (facts.norm, self.eps);
         let (mut norm, groups) = match facts.kind {
             HeadNormKind::Never => return Ok(None),
             HeadNormKind::WeightlessIfRotating => (self.weightless_norm(), heads),
@@ -243,6 +242,7 @@ impl LayerReader<'_> {
             rope.hf_pairs
         };
         if pairs {
+            let rotary = if rope.whole_pairs { head_dim } else { rotary };
             RowOrder::Pairs { head_dim, rotary }
         } else {
             RowOrder::Plain

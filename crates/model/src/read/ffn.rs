@@ -3,7 +3,7 @@
 use super::SpecError;
 use goldcrest_format::Config;
 
-use super::keys;
+use super::keys::{self, Key};
 use super::layers::LayerReader;
 use super::tensors::{Place, Tensors};
 use crate::families::Name;
@@ -51,6 +51,7 @@ impl LayerReader<'_> {
         Ok(DenseFfn {
             activation: self.layer_activation(tensors, layer)?,
             gate: gate.map(|gate| tensors.linear_of(gate, bias)).transpose()?,
+            gate_scale: self.number(self.family.ffn.gate_scale)?,
             up: tensors.linear_of(up, bias)?,
             down: tensors.linear_of(place(names.down, [self.hidden, width]), bias)?,
         })
@@ -87,11 +88,16 @@ impl LayerReader<'_> {
     }
 
     pub fn activation(&self) -> Result<Activation, SpecError> {
-        let Some(name) = self.settings.opt_str(keys::ACTIVATION)? else {
-            return Ok(self.family.ffn.activation);
+        self.activation_of(keys::ACTIVATION, self.family.ffn.activation)
+    }
+
+    /// The activation that the configuration names here; absent: `default`.
+    pub fn activation_of(&self, key: Key, default: Activation) -> Result<Activation, SpecError> {
+        let Some(name) = self.settings.opt_str(key)? else {
+            return Ok(default);
         };
         Activation::from_name(name).ok_or_else(|| SpecError::Unsupported {
-            key: self.settings.spelling(keys::ACTIVATION),
+            key: self.settings.spelling(key),
             value: name.into(),
         })
     }

@@ -49,7 +49,7 @@ pub const WINDOW_HEAD_DIM: Key = key(&["swa_head_dim"], "attention.key_length_sw
 pub const WINDOW_VALUE_DIM: Key = key(&["swa_v_head_dim"], "attention.value_length_swa");
 pub const VALUE_SCALE: Key = key(&["attention_value_scale"], "attention.value_scale");
 pub const RMS_EPS: Key = key(
-    &["rms_norm_eps", "norm_eps", "layernorm_epsilon"],
+    &["rms_norm_eps", "norm_eps", "layernorm_epsilon", "layer_norm_epsilon"],
     "attention.layer_norm_rms_epsilon",
 );
 pub const LAYER_EPS: Key = key(
@@ -62,7 +62,15 @@ pub const LAYER_EPS: Key = key(
     ],
     "attention.layer_norm_epsilon",
 );
-pub const ACTIVATION: Key = key(&["hidden_act", "hidden_activation", "activation_function"], "");
+pub const ACTIVATION: Key = key(
+    &[
+        "hidden_act",
+        "hidden_activation",
+        "activation_function",
+        "mlp_hidden_act",
+    ],
+    "",
+);
 pub const ATTENTION_BIAS: Key = key(&["attention_bias"], "");
 /// One switch for all projections.
 pub const USE_BIAS: Key = key(&["use_bias"], "");
@@ -172,6 +180,34 @@ pub const SHARED_EXPERTS: Key = key(
     "expert_shared_count",
 );
 
+/// Size of the state of a channel, or of a head and a channel.
+pub const STATE_DIM: Key = key(&["mamba_d_state", "ssm_state_size", "state_size"], "ssm.state_size");
+pub const STATE_HEADS: Key = key(&["mamba_n_heads", "mamba_num_heads", "num_heads"], "ssm.time_step_rank");
+pub const STATE_GROUPS: Key = key(&["mamba_n_groups", "n_groups"], "ssm.group_count");
+pub const CONV_KERNEL: Key = key(&["mamba_d_conv", "conv_kernel"], "ssm.conv_kernel");
+/// Least and most.
+pub const DT_LIMITS: Key = key(&["mamba_dt_limit", "time_step_limit"], "");
+pub const LEAST_DT: Key = key(&["mamba_dt_min", "time_step_min"], "");
+pub const STATE_ACTIVATION: Key = key(&["mamba_hidden_act"], "");
+pub const STATE_NORM: Key = key(&["mamba_rms_norm"], "");
+pub const STATE_GATE_LAST: Key = key(&["mamba_norm_before_gate"], "");
+pub const NORMED_DT_B_C: Key = key(&[], "ssm.dt_b_c_rms");
+
+// Falcon-H1's factors; converters to GGUF multiply the weights by them.
+pub const ATTENTION_IN_SCALE: Key = key(&["attention_in_multiplier"], "");
+pub const ATTENTION_OUT_SCALE: Key = key(&["attention_out_multiplier"], "");
+pub const KEY_SCALE: Key = key(&["key_multiplier"], "");
+pub const STATE_IN_SCALE: Key = key(&["ssm_in_multiplier"], "");
+pub const STATE_OUT_SCALE: Key = key(&["ssm_out_multiplier"], "");
+/// Of gate, x, B, C and dt.
+pub const STATE_SCALES: Key = key(&["ssm_multipliers"], "");
+/// Of gate and down.
+pub const FFN_SCALES: Key = key(&["mlp_multipliers"], "");
+pub const HEAD_SCALE: Key = key(&["lm_head_multiplier"], "");
+
+/// Whether positions are rotations.
+pub const POSITIONS: Key = key(&["position_embedding_type"], "rope.scaling.finetuned");
+
 /// Reads settings of one checkpoint, whichever kind it is.
 pub struct Settings<'a> {
     checkpoint: &'a Checkpoint,
@@ -202,7 +238,13 @@ impl<'a> Settings<'a> {
     /// Layers of the decoder. Files may hold more, which predict further tokens.
     pub fn layers(&self) -> Result<usize, SpecError> {
         let further = self.opt_usize(NEXTN_LAYERS)?.unwrap_or(0);
-        Ok(self.usize(LAYERS)?.saturating_sub(further))
+        // Some configs only list the kinds of their layers.
+        let listed = || self.hf("layers_block_type").and_then(Value::as_array).map(Vec::len);
+        let layers = match self.opt_usize(LAYERS)?.or_else(listed) {
+            Some(layers) => layers,
+            None => self.usize(LAYERS)?,
+        };
+        Ok(layers.saturating_sub(further))
     }
 
     pub fn checkpoint(&self) -> &'a Checkpoint {
@@ -241,7 +283,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    fn hf_alias(&self, key: Key) -> Option<(&'static str, &'a Value)> {
+    pub fn hf_alias(&self, key: Key) -> Option<(&'static str, &'a Value)> {
         key.hf.iter().find_map(|name| self.hf(name).map(|value| (*name, value)))
     }
 
@@ -324,6 +366,27 @@ impl<'a> Settings<'a> {
         self.opt_f64(key)?.ok_or_else(|| SpecError::MissingKey {
             key: self.spelling(key),
         })
+    }
+
+    /// An entry of a list of numbers of a Hugging Face config.
+    pub fn opt_entry(&self, key: Key, index: usize) -> Result<Option<f64>, SpecError> {
+        let Some((name, list)) = self.hf_alias(key) else {
+            return Ok(None);
+        };
+        match list.get(index) {
+            Some(value) => json_f64(name, value).map(Some),
+            None => Err(wrong_type(name, &format!("a list of more than {index} numbers"), list)),
+        }
+    }
+
+    /// The eps of the norms. Some GGUF files spell it as that of the other kind of norm.
+    pub fn norm_eps(&self, key: Key) -> Result<f64, SpecError> {
+        for spelling in [key, RMS_EPS, LAYER_EPS] {
+            if let Some(eps) = self.opt_f64(spelling)? {
+                return Ok(eps);
+            }
+        }
+        self.f64(key)
     }
 
     /// A number of a GGUF file, one for all layers or one for each; `key` is whole.

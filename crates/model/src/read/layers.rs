@@ -32,7 +32,7 @@ impl<'a> LayerReader<'a> {
             family,
             hidden,
             layers,
-            eps: settings.f64(family.norm.eps)?,
+            eps: settings.norm_eps(family.norm.eps)?,
             kinds: LayerKinds::read(settings, family, layers)?,
         })
     }
@@ -141,7 +141,13 @@ impl<'a> LayerReader<'a> {
     }
 
     fn branch(&self, tensors: &mut Tensors, norm: Name, layer: usize, block: Block) -> Result<Branch, SpecError> {
-        let pre: Option<Norm> = match self.family.blocks.pre {
+        let facts = &self.family.blocks;
+        let [scale_in, scale_out] = match &block {
+            Block::Attention(_) | Block::Mla(_) => facts.attention_scales,
+            Block::Dense(_) | Block::Moe(_) => [Number::One, facts.ffn_scale],
+            _ => facts.recurrent_scales,
+        };
+        let pre: Option<Norm> = match facts.pre {
             true => Some(tensors.norm(norm, layer, self.hidden)?),
             false => None,
         };
@@ -149,7 +155,7 @@ impl<'a> LayerReader<'a> {
             pre,
             block,
             post: None,
-            scales: [1.0, 1.0],
+            scales: [self.number(scale_in)?, self.number(scale_out)?],
         })
     }
 
@@ -203,5 +209,6 @@ pub fn read_number(settings: &Settings, number: Number, hidden: usize, layers: u
         Number::KeyOr(key, default) => of_or(key, default)?,
         Number::OverSqrtLayers(key, default) => of_or(key, default)? / (layers as f64).sqrt(),
         Number::OverHidden(key, default) => of_or(key, default)? / hidden as f64,
+        Number::Entry(key, index) => settings.opt_entry(key, index)?.unwrap_or(1.0),
     } as f32)
 }

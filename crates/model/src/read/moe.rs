@@ -44,7 +44,8 @@ impl LayerReader<'_> {
         }))
     }
 
-    fn positive(&self, key: Key, layer: usize) -> Result<usize, SpecError> {
+    /// A number above zero.
+    pub fn positive(&self, key: Key, layer: usize) -> Result<usize, SpecError> {
         let number = self.settings.opt_usize_at(key, layer)?;
         let number = number.ok_or_else(|| SpecError::MissingKey {
             key: self.settings.spelling(key),

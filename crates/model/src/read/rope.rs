@@ -12,8 +12,8 @@ use crate::spec::{Divisors, LongRopeList, PositionScale, Rope, RopeScaling, Visi
 /// Base where the configuration names none (Llama's).
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// Leading dimensions of a head that rotate, in a layer that sees this much.
-pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Result<usize, SpecError> {
+/// Leading dimensions of a head that rotate, in a layer that sees this much. `usual` is the fraction where a config names none.
+pub fn rotary_dims(settings: &Settings, usual: f64, head_dim: usize, visible: Visible) -> Result<usize, SpecError> {
     let rotary = if settings.is_gguf() {
         let windowed = match visible {
             Visible::All => None,
@@ -30,7 +30,9 @@ pub fn rotary_dims(settings: &Settings, head_dim: usize, visible: Visible) -> Re
         }
         match rotary_fraction(settings, visible)? {
             Some(fraction) => (head_dim as f64 * fraction) as usize,
-            None => settings.opt_usize(keys::ROTARY)?.unwrap_or(head_dim),
+            None => settings
+                .opt_usize(keys::ROTARY)?
+                .unwrap_or((head_dim as f64 * usual) as usize),
         }
     };
     if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {

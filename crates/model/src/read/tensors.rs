@@ -389,7 +389,7 @@ impl<'a> Tensors<'a> {
     /// A norm over `len` elements of the stream, with a bias if the file has one.
     pub fn norm(&mut self, name: Name, layer: usize, len: usize) -> Result<Norm, SpecError> {
         let NormFacts { kind, eps, .. } = self.family.norm;
-        self.norm_of(name, layer, len, (kind, self.settings.f64(eps)?))
+        self.norm_of(name, layer, len, (kind, self.settings.norm_eps(eps)?))
     }
 
     pub fn norm_of(
@@ -399,7 +399,9 @@ impl<'a> Tensors<'a> {
         len: usize,
         (kind, eps): (NormKind, f64),
     ) -> Result<Norm, SpecError> {
-        let mut weight = self.vector(name, layer, "weight", len)?;
+        // Falcon-H1's converter leaves `.weight` out once.
+        let bare = self.settings.is_gguf() && !self.has(name, layer, "weight") && self.has(name, layer, "");
+        let mut weight = self.vector(name, layer, if bare { "" } else { "weight" }, len)?;
         if self.family.norm.one_plus && !self.settings.is_gguf() {
             weight.map = VectorMap::PlusOne;
         }

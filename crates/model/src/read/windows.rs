@@ -186,6 +186,13 @@ fn gguf_pattern(settings: &Settings, layers: usize) -> Result<Option<Vec<bool>>,
 }
 
 fn rotating_layers(settings: &Settings, family: &Family, layers: usize) -> Result<Vec<bool>, SpecError> {
+    if let RopeLayers::Named(key) = family.attention.rope.layers {
+        let rotate = match settings.is_gguf() {
+            true => settings.opt_bool(key)?.unwrap_or(true),
+            false => settings.opt_str(key)? == Some("rope"),
+        };
+        return Ok(vec![rotate; layers]);
+    }
     let RopeLayers::Listed {
         list,
         period,

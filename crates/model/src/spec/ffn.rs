@@ -2,11 +2,12 @@
 
 use super::{Linear, Norm, Vector};
 
-/// `down(activation(gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
+/// `down(activation(gate_scale · gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseFfn {
     pub activation: Activation,
     pub gate: Option<Linear>,
+    pub gate_scale: f32,
     pub up: Linear,
     pub down: Linear,
 }

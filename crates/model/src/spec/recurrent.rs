@@ -55,8 +55,9 @@ pub struct Mamba2 {
     pub x: Linear,
     pub b: Linear,
     pub c: Linear,
-    /// Its bias is the offset of the time step.
+    /// The softplus of it plus `dt_bias` is the time step.
     pub dt: Linear,
+    pub dt_bias: Vector,
     /// Of x, B and C.
     pub convs: [Conv; 3],
     pub activation: Activation,
@@ -66,9 +67,10 @@ pub struct Mamba2 {
     pub rate: Vector,
     /// D, one a head.
     pub skip: Vector,
+    /// Without: the gate alone.
     pub norm: Option<GatedNorm>,
     pub output: Linear,
-    /// Factors of gate, x, B, C and dt, where a model has them.
+    /// Factors of gate, x, B, C and dt as projected.
     pub scales: [f32; 5],
 }
 
@@ -90,7 +92,7 @@ pub struct Mamba {
     pub x: Linear,
     pub conv: Conv,
     pub activation: Activation,
-    /// Convolved x → low-rank time step, B and C, each maybe normed.
+    /// Convolved x → low-rank time step, B and C.
     pub dt_low: Linear,
     pub b: Linear,
     pub c: Linear,
