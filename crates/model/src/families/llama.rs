@@ -24,11 +24,13 @@ pub const FAMILY: Family = Family {
         layout: Layout::MixerAndFfn,
         pre: true,
         post: false,
+        pre_or_post: false,
         parallel: Parallel::Never,
         residual_scale: Number::One,
         attention_scales: [Number::One; 2],
         recurrent_scales: [Number::One; 2],
         ffn_scale: Number::One,
+        normed_residual: None,
     },
     embedding: EmbeddingFacts {
         scale: Number::One,

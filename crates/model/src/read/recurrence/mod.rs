@@ -1,6 +1,10 @@
 //! Recurrent blocks of a layer.
 
+mod conv;
+mod delta;
+mod lightning;
 mod mamba;
+mod short_conv;
 
 use super::SpecError;
 use super::layers::LayerReader;
@@ -13,8 +17,11 @@ impl LayerReader<'_> {
     pub fn recurrent(&self, tensors: &mut Tensors, layer: usize) -> Result<Option<Block>, SpecError> {
         match &self.family.recurrent {
             None => Ok(None),
+            Some(Recurrence::DeltaNet(facts)) => self.delta_net(tensors, facts, layer),
+            Some(Recurrence::Lightning(facts)) => self.lightning(tensors, facts, layer),
             Some(Recurrence::Mamba(facts)) => self.mamba(tensors, facts, layer),
             Some(Recurrence::Mamba2(facts)) => self.mamba2(tensors, facts, layer),
+            Some(Recurrence::ShortConv(facts)) => self.short_conv(tensors, facts, layer),
         }
     }
 }
