@@ -321,7 +321,6 @@ fn load_vector(checkpoint: &Checkpoint, vector: &Vector) -> Result<Vec<f32>, Cpu
         VectorMap::Plain => x,
         VectorMap::PlusOne => x + 1.0,
         VectorMap::NegativeExp => -libm::exp(f64::from(x)) as f32,
-        VectorMap::ExpNegative => libm::exp(f64::from(-x)) as f32,
         VectorMap::Times(factor) => x * factor,
     };
     Ok((0..vector.len()).map(|i| map(stored[vector.source(i)])).collect())

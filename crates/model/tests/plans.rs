@@ -47,12 +47,15 @@ const SNAPSHOTS: &[&str] = &[
     "hunyuan_dense",
     "hunyuan_moe",
     "hy_v3",
+    "lfm2",
+    "lfm2_moe",
     "llama3",
     "llama4",
     "llama_bias_linear",
     "llama_yarn",
     "mimo_v2_flash",
     "minicpm3",
+    "minimax",
     "minimax_m2",
     "ministral",
     "ministral3",
@@ -62,6 +65,7 @@ const SNAPSHOTS: &[&str] = &[
     "nemotron",
     "olmo2",
     "olmo3",
+    "olmo_hybrid",
     "olmoe",
     "phi",
     "phi3_longrope_long",
@@ -69,12 +73,17 @@ const SNAPSHOTS: &[&str] = &[
     "qwen2_moe",
     "qwen2_swa",
     "qwen3",
+    "qwen3_5_text",
     "qwen3_moe",
+    "qwen3_next",
     "seed_oss",
     "smollm3",
     "stablelm",
     "starcoder2",
 ];
+
+/// Cases whose converter reorders value heads, which then take key heads in turns: another plan of the same model.
+const REORDERED_GGUF: &[&str] = &["qwen3_5_text"];
 
 fn spec(path: &Path) -> ModelSpec {
     read_spec(&Checkpoint::open(path).unwrap()).unwrap()
@@ -135,6 +144,9 @@ fn shape_of(plan: &Plan) -> (Vec<String>, Vec<[usize; 2]>) {
 fn gguf_means_what_the_checkpoint_means() {
     let mut compared = 0;
     for case in golden_cases() {
+        if REORDERED_GGUF.contains(&case.as_str()) {
+            continue;
+        }
         let Some(gguf) = faithful_gguf_path(&case) else {
             continue;
         };

@@ -124,9 +124,9 @@ fn rope_rule(key: &str, value: &Value) -> Option<Value> {
         "partial_rotary_factor" => Some(json!(1.0)),
         "beta_fast" => Some(json!(value.as_f64()? / 8.0)),
         "mrope_section" => {
-            let sections: Option<Vec<u64>> = value.as_array()?.iter().map(Value::as_u64).collect();
+            let sections: Option<Vec<i64>> = value.as_array()?.iter().map(Value::as_i64).collect();
             match sections?[..] {
-                [time, height, width] => Some(json!([time + 4, height.checked_sub(2)?, width.checked_sub(2)?])),
+                [time, height, width] => Some(json!([time + 4, height - 2, width - 2])),
                 _ => None,
             }
         }

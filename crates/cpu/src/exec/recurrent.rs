@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use goldcrest_kernels::{CausalConv, Columns, ColumnsMut, Decay as KernelDecay, LinearStep, ScanStep};
 use goldcrest_model::plan::{Decay, Op};
+use goldcrest_model::spec::KeySharing;
 
 use super::Call;
 use crate::CpuError;
@@ -65,6 +66,7 @@ impl Call<'_, '_> {
             memory,
             heads,
             key_heads,
+            key_sharing,
             decay,
             beta,
             query,
@@ -75,12 +77,16 @@ impl Call<'_, '_> {
         else {
             return Ok(());
         };
-        let (cpu, program) = (self.cpu, self.program);
+        let cpu = self.cpu;
         let threads = cpu.pool.threads();
         let [key_width, value_width] = [key, value].map(|id| self.width(id));
         let decay_width = match decay {
             Decay::Buffer(id) => self.width(id),
-            Decay::Vector(_) => heads,
+            Decay::Slopes { .. } => heads,
+        };
+        let slopes = match decay {
+            Decay::Slopes { scale } => slope_decays(heads, scale),
+            Decay::Buffer(_) => Vec::new(),
         };
         let all_rows = self.scratch.rows.len();
         let ranges = self.parts();
@@ -92,15 +98,16 @@ impl Call<'_, '_> {
             beta: beta.map(|id| reads.get(id, all_rows * heads)),
             decay: match decay {
                 Decay::Buffer(id) => reads.get(id, all_rows * decay_width),
-                Decay::Vector(id) => program.weights.vector(id),
+                Decay::Slopes { .. } => &slopes,
             },
             decay_kind: match decay {
-                Decay::Vector(_) => DecayKind::Constant,
+                Decay::Slopes { .. } => DecayKind::Constant,
                 Decay::Buffer(_) if decay_width == heads => DecayKind::PerHead,
                 Decay::Buffer(_) => DecayKind::PerKey,
             },
             heads,
-            group: heads / key_heads,
+            key_heads,
+            key_sharing,
             key_dim: key_width / key_heads,
             value_dim: value_width / heads,
         };
@@ -175,6 +182,13 @@ impl Call<'_, '_> {
     }
 }
 
+/// See [`Decay::Slopes`].
+fn slope_decays(heads: usize, scale: f32) -> Vec<f32> {
+    let slope = |head: usize| libm::exp2(-8.0 * (head + 1) as f64 / heads as f64);
+    let decay = |head| libm::exp(-f64::from(scale) * slope(head)) as f32;
+    (0..heads).map(decay).collect()
+}
+
 /// What the decay of a head depends on.
 #[derive(Clone, Copy)]
 enum DecayKind {
@@ -192,15 +206,19 @@ struct HeadSteps<'a> {
     decay: &'a [f32],
     decay_kind: DecayKind,
     heads: usize,
-    /// Heads that share a query and a key.
-    group: usize,
+    key_heads: usize,
+    key_sharing: KeySharing,
     key_dim: usize,
     value_dim: usize,
 }
 
 impl<'a> HeadSteps<'a> {
     fn at(&self, row: usize, head: usize) -> LinearStep<'a> {
-        let key_start = (row * self.heads / self.group + head / self.group) * self.key_dim;
+        let key_head = match self.key_sharing {
+            KeySharing::Neighbours => head / (self.heads / self.key_heads),
+            KeySharing::InTurns => head % self.key_heads,
+        };
+        let key_start = (row * self.key_heads + key_head) * self.key_dim;
         let index = row * self.heads + head;
         let decay = match self.decay_kind {
             DecayKind::Constant => KernelDecay::One(self.decay[head]),

@@ -73,9 +73,21 @@ pub struct BlockFacts {
     pub pre: bool,
     /// Each block's output is normed before it is added (names `attention_post_norm`, `ffn_post_norm`).
     pub post: bool,
+    /// One or the other: inputs in layers that have the tensor of the mixer's, outputs in others.
+    pub pre_or_post: bool,
     pub parallel: Parallel,
     /// Multiplies what a block adds.
     pub residual_scale: Number,
+    /// A block's output is added to its normed input instead of the stream.
+    pub normed_residual: Option<NormedResidual>,
+}
+
+/// Factors of a block's normed input and of its output, whose sum is the stream.
+#[derive(Clone, Copy, Debug)]
+pub struct NormedResidual {
+    pub attention: [Number; 2],
+    pub recurrent: [Number; 2],
+    pub ffn: [Number; 2],
 }
 
 /// What a layer is made of. Which kind of block it has, its tensors say.
@@ -275,6 +287,8 @@ pub enum RopeLayers {
     },
     /// Windowed ones, and those without experts if this number of the configuration is 1 or absent.
     WindowedOrDense(Key),
+    /// All, unless a Hugging Face config gives null as their base.
+    UnlessNullBase,
     /// A list of 0 and 1 (1 = rotates); absent: every `default_period`-th layer does not.
     Listed {
         list: Key,

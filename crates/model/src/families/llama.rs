@@ -24,8 +24,10 @@ pub const FAMILY: Family = Family {
         layout: Layout::MixerAndFfn,
         pre: true,
         post: false,
+        pre_or_post: false,
         parallel: Parallel::Never,
         residual_scale: Number::One,
+        normed_residual: None,
     },
     embedding: EmbeddingFacts {
         scale: Number::One,

@@ -34,10 +34,13 @@ mod granitemoeshared;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
+mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod llama4;
 mod mimo_v2_flash;
 mod minicpm3;
+mod minimax;
 mod minimax_m2;
 mod ministral;
 mod ministral3;
@@ -50,6 +53,7 @@ mod names;
 mod nemotron;
 mod olmo2;
 mod olmo3;
+mod olmo_hybrid;
 mod olmoe;
 mod phi;
 mod phi3;
@@ -57,7 +61,9 @@ mod phimoe;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 mod recurrence;
 mod seed_oss;
 mod smollm3;
@@ -66,13 +72,13 @@ mod starcoder2;
 
 pub use family::{
     Alibi, AttentionFacts, AttentionScale, BesideFacts, Bias, BlockFacts, EmbeddingFacts, Family, FfnFacts, HeadFacts,
-    HeadNormKind, HeadNorms, Layout, LocalRope, NormFacts, Number, OutputGate, Parallel, PerLayerFacts,
+    HeadNormKind, HeadNorms, Layout, LocalRope, NormFacts, NormedResidual, Number, OutputGate, Parallel, PerLayerFacts,
     PositionScaling, Qkv, RopeFacts, RopeLayers, WindowedKvHeads, Windows,
 };
 pub use mla::{MlaFacts, MlaNames};
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
 pub use names::{Name, Names};
-pub use recurrence::Recurrence;
+pub use recurrence::{DeltaFacts, DeltaNames, LightningFacts, LightningNames, Recurrence, ShortConvFacts};
 
 /// Every family that this build reads.
 pub const ALL: &[&Family] = &[
@@ -108,10 +114,13 @@ pub const ALL: &[&Family] = &[
     &hunyuan_dense::FAMILY,
     &hunyuan_moe::FAMILY,
     &hy_v3::FAMILY,
+    &lfm2::FAMILY,
+    &lfm2_moe::FAMILY,
     &llama::FAMILY,
     &llama4::FAMILY,
     &mimo_v2_flash::FAMILY,
     &minicpm3::FAMILY,
+    &minimax::FAMILY,
     &minimax_m2::FAMILY,
     &ministral::FAMILY,
     &ministral3::FAMILY,
@@ -121,6 +130,7 @@ pub const ALL: &[&Family] = &[
     &nemotron::FAMILY,
     &olmo2::FAMILY,
     &olmo3::FAMILY,
+    &olmo_hybrid::FAMILY,
     &olmoe::FAMILY,
     &phi::FAMILY,
     &phi3::FAMILY,
@@ -128,7 +138,9 @@ pub const ALL: &[&Family] = &[
     &qwen2::FAMILY,
     &qwen2_moe::FAMILY,
     &qwen3::FAMILY,
+    &qwen3_5::FAMILY,
     &qwen3_moe::FAMILY,
+    &qwen3_next::FAMILY,
     &seed_oss::FAMILY,
     &smollm3::FAMILY,
     &stablelm::FAMILY,

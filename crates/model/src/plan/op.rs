@@ -1,6 +1,6 @@
 //! The ops: few, unfused, each with one meaning. Backends may fuse runs of them where the bits stay the same.
 
-use crate::spec::{Activation, PositionScale, RouteRule, Visible};
+use crate::spec::{Activation, KeySharing, PositionScale, RouteRule, Visible};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),*) => {$(
@@ -59,8 +59,8 @@ pub enum Factors {
 /// By what a linear state decays before each row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decay {
-    /// One factor a head, the same for every row.
-    Vector(VectorId),
+    /// Head h of n by `exp(−scale · 2^(−8(h + 1)/n))`, the same for every row.
+    Slopes { scale: f32 },
     /// Each row's own: one a head, or one a key dimension of each head.
     Buffer(BufferId),
 }
@@ -127,11 +127,12 @@ pub enum Op {
         buffer: BufferId,
     },
     /// For each of `heads` heads a matrix `S`: `S ← diag(decay)·S`, `S += key ⊗ v`, `out = Sᵀ·query`, where v is the value, or with
-    /// `beta` the delta rule's `beta·(value − Sᵀ·key)`. Query and key heads are shared by equal groups of heads.
+    /// `beta` the delta rule's `beta·(value − Sᵀ·key)`. A query and a key head serve several heads where there are fewer of them.
     LinearState {
         memory: RecurrentId,
         heads: usize,
         key_heads: usize,
+        key_sharing: KeySharing,
         decay: Decay,
         beta: Option<BufferId>,
         query: BufferId,

@@ -5,8 +5,8 @@ use std::fmt::{Display, Formatter, Result};
 use super::op::{Activations, BufferId, Decay, Factors, MatrixId, NormId, Op, Rows, VectorId};
 use super::{ExpertBank, ExpertLinears, Kv, NormUse, Plan};
 use crate::spec::{
-    Divisors, LongRopeList, NormKind, Rope, RopeScaling, RouteRule, RowOrder, RowSelection, Storage, Vector, VectorMap,
-    Visible,
+    Divisors, KeySharing, LongRopeList, NormKind, Rope, RopeScaling, RouteRule, RowOrder, RowSelection, Storage,
+    Vector, VectorMap, Visible,
 };
 
 impl Display for Plan {
@@ -145,7 +145,6 @@ impl Display for Vector {
             VectorMap::Plain => write!(f, "{name}"),
             VectorMap::PlusOne => write!(f, "1 + {name}"),
             VectorMap::NegativeExp => write!(f, "−exp({name})"),
-            VectorMap::ExpNegative => write!(f, "exp(−{name})"),
             VectorMap::Times(factor) => write!(f, "{factor} · {name}"),
         }
     }
@@ -410,6 +409,7 @@ impl OpText<'_> {
             memory,
             heads,
             key_heads,
+            key_sharing,
             decay,
             beta,
             query,
@@ -421,13 +421,17 @@ impl OpText<'_> {
             return Ok(());
         };
         let decay = match decay {
-            Decay::Vector(id) => self.vector(id),
+            Decay::Slopes { scale } => format!("by slopes × {scale}"),
             Decay::Buffer(id) => name(id).to_owned(),
+        };
+        let turns = match key_sharing {
+            KeySharing::Neighbours => "",
+            KeySharing::InTurns => " in turns",
         };
         let rule = beta.map_or("added".to_owned(), |beta| format!("delta rule by {}", name(beta)));
         write!(
             f,
-            "{} = state of {heads} heads ({key_heads} of keys), memory {}, ",
+            "{} = state of {heads} heads ({key_heads} of keys{turns}), memory {}, ",
             name(out),
             memory.0
         )?;

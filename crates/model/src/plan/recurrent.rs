@@ -2,7 +2,9 @@
 
 use super::build::Builder;
 use super::op::{BufferId, Decay, Factors, Op};
-use crate::spec::{Activation, Conv, DeltaNet, Lightning, Linear, Mamba, Mamba2, Norm, NormKind, ShortConv};
+use crate::spec::{
+    Activation, Conv, DeltaNet, KeySharing, Lightning, Linear, Mamba, Mamba2, Norm, NormKind, ShortConv,
+};
 
 impl Builder {
     /// See [`DeltaNet`].
@@ -46,6 +48,7 @@ impl Builder {
             memory,
             heads: value_heads,
             key_heads,
+            key_sharing: net.key_sharing,
             decay: Decay::Buffer(decay),
             beta: Some(beta),
             query,
@@ -101,6 +104,7 @@ impl Builder {
             memory,
             heads,
             key_heads: groups,
+            key_sharing: KeySharing::Neighbours,
             decay: Decay::Buffer(decay),
             beta: None,
             query: c,
@@ -207,14 +211,16 @@ impl Builder {
             self.linear(projection, input, buffer);
             self.activate(lightning.activation, buffer);
         }
-        let decay = Decay::Vector(self.vector(&lightning.decay));
         let memory = self.recurrent(heads * head_dim * head_dim);
         let mixed = self.buffer("mixed", width);
         self.op(Op::LinearState {
             memory,
             heads,
             key_heads: heads,
-            decay,
+            key_sharing: KeySharing::Neighbours,
+            decay: Decay::Slopes {
+                scale: lightning.slope_scale,
+            },
             beta: None,
             query,
             key,

@@ -171,6 +171,15 @@ pub const SHARED_EXPERTS: Key = key(
     &["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"],
     "expert_shared_count",
 );
+pub const LINEAR_KEY_HEADS: Key = key(&["linear_num_key_heads"], "ssm.group_count");
+pub const NEGATIVE_EIGENVALUES: Key = key(&["linear_allow_neg_eigval"], "");
+pub const CONV_BIAS: Key = key(&["conv_bias"], "");
+pub const ATTENTION_ALPHA: Key = key(&["full_attn_alpha_factor"], "");
+pub const ATTENTION_BETA: Key = key(&["full_attn_beta_factor"], "");
+pub const LINEAR_ALPHA: Key = key(&["linear_attn_alpha_factor"], "");
+pub const LINEAR_BETA: Key = key(&["linear_attn_beta_factor"], "");
+pub const FFN_ALPHA: Key = key(&["mlp_alpha_factor"], "");
+pub const FFN_BETA: Key = key(&["mlp_beta_factor"], "");
 
 /// Reads settings of one checkpoint, whichever kind it is.
 pub struct Settings<'a> {

@@ -88,16 +88,42 @@ impl<'a> LayerReader<'a> {
     }
 
     fn sublayer(&self, branches: Vec<Branch>, post: Option<Norm>) -> Result<Sublayer, SpecError> {
+        let facts = &self.family.blocks;
+        let (residual, scale) = match (&facts.normed_residual, branches.first()) {
+            (Some(factors), Some(first)) => {
+                let [input, output] = match first.block {
+                    Block::Dense(_) | Block::Moe(_) => factors.ffn,
+                    Block::Attention(_) | Block::Mla(_) => factors.attention,
+                    _ => factors.recurrent,
+                };
+                let scale = self.number(input)?;
+                (Residual::NormedInput { scale }, self.number(output)?)
+            }
+            _ => (Residual::Stream, self.number(facts.residual_scale)?),
+        };
         Ok(Sublayer {
             branches,
             post,
-            scale: self.number(self.family.blocks.residual_scale)?,
-            residual: Residual::Stream,
+            scale,
+            residual,
         })
     }
 
+    /// Whether a layer norms the inputs and the outputs of its blocks.
+    fn normed(&self, tensors: &Tensors, layer: usize) -> [bool; 2] {
+        let facts = &self.family.blocks;
+        match facts.pre_or_post {
+            true => {
+                let pre = tensors.has(self.family.names.attention_norm, layer, "weight");
+                [pre, !pre]
+            }
+            false => [facts.pre, facts.post],
+        }
+    }
+
     fn post_norm(&self, tensors: &mut Tensors, name: Name, layer: usize) -> Result<Option<Norm>, SpecError> {
-        match self.family.blocks.post {
+        let [_, post] = self.normed(tensors, layer);
+        match post {
             true => tensors.norm(name, layer, self.hidden).map(Some),
             false => Ok(None),
         }
@@ -141,7 +167,8 @@ impl<'a> LayerReader<'a> {
     }
 
     fn branch(&self, tensors: &mut Tensors, norm: Name, layer: usize, block: Block) -> Result<Branch, SpecError> {
-        let pre: Option<Norm> = match self.family.blocks.pre {
+        let [pre, _] = self.normed(tensors, layer);
+        let pre: Option<Norm> = match pre {
             true => Some(tensors.norm(norm, layer, self.hidden)?),
             false => None,
         };

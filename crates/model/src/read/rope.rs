@@ -61,6 +61,17 @@ pub fn rotary_fraction(settings: &Settings, visible: Visible) -> Result<Option<f
     }
 }
 
+/// Whether a Hugging Face config gives null as the base of the rotation.
+pub fn base_is_null(settings: &Settings) -> bool {
+    match settings
+        .hf("rope_parameters")
+        .and_then(|parameters| parameters.get("rope_theta"))
+    {
+        Some(theta) => theta.is_null(),
+        None => settings.hf_has(keys::ROPE_THETA) && settings.hf("rope_theta").is_none(),
+    }
+}
+
 /// The factor of queries that grows with the position, of a layer that rotates or does not.
 pub fn position_scale(
     settings: &Settings,

@@ -17,6 +17,10 @@ const DERIVED: &[&str] = &[
     ".attention.bias",
     ".attention.masked_bias",
     "rope_freqs.weight",
+    ".slope_rate",
+    ".query_decay",
+    ".key_decay",
+    ".diagonal_decay",
 ];
 
 /// How checkpoints name their language model: alone, beside towers for pictures and sound, or not at all.
@@ -82,7 +86,13 @@ impl<'a> Tensors<'a> {
         } else {
             with_prefix(hf, self.prefix)
         };
-        (!pattern.is_empty()).then(|| pattern.replace("{}", &layer.to_string()))
+        let mut spellings = pattern.split('|').map(|name| name.replace("{}", &layer.to_string()));
+        let first = spellings.next().filter(|name| !name.is_empty())?;
+        let held = |name: &String| self.has_named(&format!("{name}.weight"));
+        Some(match pattern.contains('|') && !held(&first) {
+            true => spellings.find(held).unwrap_or(first),
+            false => first,
+        })
     }
 
     fn full_name(&self, name: Name, layer: usize, part: &str) -> String {
@@ -159,6 +169,11 @@ impl<'a> Tensors<'a> {
                 expected: vec![],
             }),
         }
+    }
+
+    /// Elements of a vector, for sizes that only the tensor itself knows.
+    pub fn elements(&self, name: Name, layer: usize, part: &str) -> Result<usize, SpecError> {
+        self.elements_named(&self.full_name(name, layer, part))
     }
 
     /// The matrix named `name`.weight.

@@ -192,7 +192,11 @@ fn rotating_layers(settings: &Settings, family: &Family, layers: usize) -> Resul
         default_period,
     } = family.attention.rope.layers
     else {
-        let all = !matches!(family.attention.rope.layers, RopeLayers::None);
+        let all = match family.attention.rope.layers {
+            RopeLayers::None => false,
+            RopeLayers::UnlessNullBase => !super::rope::base_is_null(settings),
+            _ => true,
+        };
         return Ok(vec![all; layers]);
     };
     if let Some(flags) = settings.opt_per_layer(list, layers)? {

@@ -10,7 +10,7 @@ pub use attention::{Attention, AttentionRule, HeadNorm, KeyValue, Mla, MlaQuery,
 pub use ffn::{
     Activation, DenseFfn, ExpertGroups, Experts, GroupScore, Moe, Normalise, RouteRule, Router, Scoring, SharedExpert,
 };
-pub use recurrent::{Conv, DeltaNet, GatedNorm, Lightning, Mamba, Mamba2, ShortConv};
+pub use recurrent::{Conv, DeltaNet, GatedNorm, KeySharing, Lightning, Mamba, Mamba2, ShortConv};
 pub use rope::{Divisors, LongRopeList, Rope, RopeScaling};
 pub use weights::{BlockScales, Linear, Matrix, RowOrder, RowSelection, Storage, Vector, VectorMap};
 

@@ -20,6 +20,7 @@ pub struct DeltaNet {
     pub value_heads: usize,
     pub key_dim: usize,
     pub value_dim: usize,
+    pub key_sharing: KeySharing,
     /// Each projected, convolved and activated by itself.
     pub query: Linear,
     pub key: Linear,
@@ -41,6 +42,15 @@ pub struct DeltaNet {
     pub gate: Vec<Linear>,
     pub gate_activation: Activation,
     pub output: Linear,
+}
+
+/// Which key head a value head uses, where there are fewer of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeySharing {
+    /// Value heads that share a key head follow each other.
+    Neighbours,
+    /// Value head h uses key head h mod their number.
+    InTurns,
 }
 
 /// Mamba-2's state space (Dao & Gu 2024): a matrix a head, `S ← exp(dt·A)·S + (dt·x) ⊗ B`, `y = S·C + D·x`.
@@ -111,8 +121,8 @@ pub struct Lightning {
     pub key: Linear,
     pub value: Linear,
     pub activation: Activation,
-    /// One factor a head.
-    pub decay: Vector,
+    /// Head h of n decays by exp(−slope_scale · 2^(−8(h + 1)/n)).
+    pub slope_scale: f32,
     pub norm: Norm,
     /// Its sigmoid multiplies the normed output.
     pub gate: Linear,

@@ -99,8 +99,6 @@ pub enum VectorMap {
     PlusOne,
     /// `−exp(x)`: decay rates stored as logarithms.
     NegativeExp,
-    /// `exp(−x)`: decay factors stored as rates.
-    ExpNegative,
     /// `x · factor`.
     Times(f32),
 }
