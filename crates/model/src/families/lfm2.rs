@@ -34,7 +34,7 @@ pub const FAMILY: Family = Family {
         windows: Windows::Never,
         ..llama::ATTENTION
     },
-    recurrent: Some(Recurrence::ShortConv(ShortConvFacts {
+    recurrent: Some(Recurrence::ShortConv(&ShortConvFacts {
         input: ("model.layers.{}.conv.in_proj", "blk.{}.shortconv.in_proj"),
         conv: ("model.layers.{}.conv.conv", "blk.{}.shortconv.conv"),
         output: ("model.layers.{}.conv.out_proj", "blk.{}.shortconv.out_proj"),

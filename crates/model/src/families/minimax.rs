@@ -22,7 +22,7 @@ pub const FAMILY: Family = Family {
         windows: Windows::All,
         ..mixtral::FAMILY.attention
     },
-    recurrent: Some(Recurrence::Lightning(LightningFacts {
+    recurrent: Some(Recurrence::Lightning(&LightningFacts {
         names: LightningNames {
             qkv: ("model.layers.{}.self_attn.qkv_proj", ""),
             norm: ("model.layers.{}.self_attn.norm", ""),

@@ -38,7 +38,7 @@ pub const FAMILY: Family = Family {
         },
         ..olmo3::FAMILY.attention
     },
-    recurrent: Some(Recurrence::DeltaNet(DeltaFacts {
+    recurrent: Some(Recurrence::DeltaNet(&DeltaFacts {
         names: DeltaNames {
             qkvz: ("", ""),
             qkv: ("", ""),

@@ -9,7 +9,7 @@ pub const FAMILY: Family = Family {
     hf: &["qwen3_5_text", "qwen3_5_moe_text"],
     gguf: &["qwen35", "qwen35moe"],
     ignored: &["mtp.", "model.visual."],
-    recurrent: Some(Recurrence::DeltaNet(DeltaFacts {
+    recurrent: Some(Recurrence::DeltaNet(&DeltaFacts {
         gguf_sharing: KeySharing::InTurns,
         ..qwen3_next::DELTA_NET
     })),

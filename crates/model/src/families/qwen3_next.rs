@@ -34,7 +34,7 @@ pub const FAMILY: Family = Family {
         output_gate: OutputGate::InQuery,
         ..llama::ATTENTION
     },
-    recurrent: Some(Recurrence::DeltaNet(DELTA_NET)),
+    recurrent: Some(Recurrence::DeltaNet(&DELTA_NET)),
     moe: MoeFacts {
         names: qwen2_moe::FAMILY.moe.names,
         normalise: NormaliseFact::Key {

@@ -11,7 +11,7 @@ pub use short_conv::ShortConvFacts;
 /// The recurrent block of a family's layers that have one.
 #[derive(Clone, Copy, Debug)]
 pub enum Recurrence {
-    DeltaNet(DeltaFacts),
-    Lightning(LightningFacts),
-    ShortConv(ShortConvFacts),
+    DeltaNet(&'static DeltaFacts),
+    Lightning(&'static LightningFacts),
+    ShortConv(&'static ShortConvFacts),
 }

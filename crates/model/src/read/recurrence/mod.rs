@@ -14,7 +14,7 @@ use crate::spec::Block;
 impl LayerReader<'_> {
     /// The layer's recurrent block, if it has one.
     pub fn recurrent(&self, tensors: &mut Tensors, layer: usize) -> Result<Option<Block>, SpecError> {
-        match &self.family.recurrent {
+        match self.family.recurrent {
             None => Ok(None),
             Some(Recurrence::DeltaNet(facts)) => self.delta_net(tensors, facts, layer),
             Some(Recurrence::Lightning(facts)) => self.lightning(tensors, facts, layer),
