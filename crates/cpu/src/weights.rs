@@ -39,6 +39,15 @@ fn stored_panel_type(matrix: &Matrix) -> Option<PanelType> {
     }
 }
 
+/// The panel type that a matrix is held in.
+fn loaded_panel_type(matrix: &Matrix) -> PanelType {
+    match matrix.storage {
+        // Columns are gathered element by element; what was BF16 is again.
+        Storage::Columns { .. } if matrix.dtype == DType::BF16 && matrix.scales.is_none() => PanelType::BF16,
+        _ => stored_panel_type(matrix).unwrap_or(PanelType::F32),
+    }
+}
+
 /// All weights of a plan.
 pub struct Weights {
     panels: HugeBuffer<u8>,
@@ -115,7 +124,7 @@ impl Weights {
         let mut bytes = 0_usize;
         let mut matrices = Vec::with_capacity(plan.matrices.len());
         for matrix in &plan.matrices {
-            let panel_type = stored_panel_type(matrix).unwrap_or(PanelType::F32);
+            let panel_type = loaded_panel_type(matrix);
             let panel_bytes = panel_type.panel_bytes(matrix.cols);
             let panels = Panels {
                 panel_type,
@@ -251,7 +260,7 @@ impl<'a> RowReader<'a> {
         let read = if stored_panel_type(self.matrix).is_some() {
             self.read_stored(first, rows, row_bytes)
         } else {
-            self.read_decoded(first, rows, panels.k)
+            self.read_decoded(first, rows, panels)
         };
         read.map_err(|source| CpuError::Weights {
             tensor: self.matrix.tensor.clone(),
@@ -280,13 +289,20 @@ impl<'a> RowReader<'a> {
         Ok(())
     }
 
-    fn read_decoded(&mut self, first: usize, rows: usize, k: usize) -> Result<(), goldcrest_format::FormatError> {
-        self.decoded.resize(k, 0.0);
+    fn read_decoded(
+        &mut self,
+        first: usize,
+        rows: usize,
+        panels: &Panels,
+    ) -> Result<(), goldcrest_format::FormatError> {
+        self.decoded.resize(panels.k, 0.0);
+        // The upper bytes of an f32 are its BF16.
+        let size = if panels.panel_type == PanelType::BF16 { 2 } else { 4 };
         for i in 0..rows {
             self.decoder.decode(first + i, &mut self.decoded)?;
-            let target = &mut self.bytes[i * k * 4..][..k * 4];
-            for (bytes, value) in target.chunks_exact_mut(4).zip(&self.decoded) {
-                bytes.copy_from_slice(&value.to_le_bytes());
+            let target = &mut self.bytes[i * panels.k * size..][..panels.k * size];
+            for (bytes, value) in target.chunks_exact_mut(size).zip(&self.decoded) {
+                bytes.copy_from_slice(&value.to_le_bytes()[4 - size..]);
             }
         }
         Ok(())
