@@ -165,3 +165,78 @@ fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
         source: Box::new(source),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use goldcrest_format::DType;
+    use goldcrest_model::spec::{RowOrder, RowSelection};
+
+    use super::*;
+
+    /// A tensor of 6 rows and 5 columns of FP8, row r holding (−1)^r · 2^c, with factors 1, 3, 5 … for its blocks of 2 × 2.
+    fn block_scaled(name: &str) -> Checkpoint {
+        let folder = std::env::temp_dir().join(format!("goldcrest-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), "{}").unwrap();
+        let header = br#"{"w":{"dtype":"F8_E4M3","shape":[6,5],"data_offsets":[0,30]},"#.to_vec();
+        let header = [
+            &header[..],
+            br#""s":{"dtype":"F32","shape":[3,3],"data_offsets":[30,66]}}"#,
+        ]
+        .concat();
+        let powers = |r: u8| (0..5).map(move |c| r % 2 * 0x80 + 0x38 + 8 * c);
+        let elements: Vec<u8> = (0..6).flat_map(powers).collect();
+        let factors: Vec<u8> = (0..9).flat_map(|i| (1.0 + 2.0 * i as f32).to_le_bytes()).collect();
+        let length = (header.len() as u64).to_le_bytes();
+        let file = [&length[..], &header, &elements, &factors].concat();
+        std::fs::write(folder.join("model.safetensors"), file).unwrap();
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        checkpoint
+    }
+
+    /// By the definition.
+    fn element(row: usize, column: usize) -> f32 {
+        let sign = if row.is_multiple_of(2) { 1.0 } else { -1.0 };
+        sign * (1 << column) as f32 * (1 + 2 * (row / 2 * 3 + column / 2)) as f32
+    }
+
+    #[test]
+    fn rows_and_columns_meet_the_factors_of_their_blocks() {
+        let checkpoint = block_scaled("block-scaled");
+        let info = find(&checkpoint, "w").unwrap();
+        let rows = Matrix {
+            tensor: "w".into(),
+            dtype: DType::F8_E4M3,
+            rows: RowSelection::stretch(1, 5),
+            cols: 5,
+            order: RowOrder::Plain,
+            storage: Storage::Rows,
+            scales: Some(BlockScales {
+                tensor: "s".into(),
+                block: [2, 2],
+            }),
+        };
+        // Inputs from the middle of a block on, outputs into the last block, which is cut.
+        let columns = Matrix {
+            rows: RowSelection::stretch(1, 4),
+            cols: 3,
+            storage: Storage::Columns { first_input: 3 },
+            ..rows.clone()
+        };
+        let decoded = |matrix: &Matrix, row| {
+            let mut out = vec![0.0; matrix.cols];
+            let decoder = RowDecoder::new(&checkpoint, info, matrix).unwrap();
+            decoder.decode(row, &mut out).unwrap();
+            out
+        };
+        for row in 0..5 {
+            let expected: Vec<f32> = (0..5).map(|column| element(row + 1, column)).collect();
+            assert_eq!(decoded(&rows, row), expected, "row {row}");
+        }
+        for output in 0..4 {
+            let expected: Vec<f32> = (0..3).map(|input| element(input + 3, output + 1)).collect();
+            assert_eq!(decoded(&columns, output), expected, "column {output}");
+        }
+    }
+}
