@@ -23,7 +23,10 @@ fn table() -> String {
         .collect();
     let mut table = HEAD.to_owned();
     for family in ALL {
-        let of_family = cases.iter().filter(|(_, of)| *of == family.name).map(|(case, _)| case.as_str());
+        let of_family = cases
+            .iter()
+            .filter(|(_, of)| *of == family.name)
+            .map(|(case, _)| case.as_str());
         let of_family: Vec<&str> = of_family.collect();
         let from_gguf = of_family.iter().filter(|case| faithful_gguf_path(case).is_some());
         let from_gguf: Vec<&str> = from_gguf.copied().collect();
@@ -49,5 +52,8 @@ fn table() -> String {
 fn the_readme_lists_what_is_read_and_verified() {
     let readme = std::fs::read_to_string(tests_folder().join("../README.md")).unwrap();
     let table = table();
-    assert!(readme.contains(&table), "the README's table of families should be:\n{table}");
+    assert!(
+        readme.contains(&table),
+        "the README's table of families should be:\n{table}"
+    );
 }
