@@ -50,6 +50,7 @@ const SNAPSHOTS: &[&str] = &[
     "hunyuan_dense",
     "hunyuan_moe",
     "hy_v3",
+    "kimi_linear",
     "lfm2",
     "lfm2_moe",
     "llama3",

@@ -37,6 +37,7 @@ mod granitemoeshared;
 mod hunyuan_dense;
 mod hunyuan_moe;
 mod hy_v3;
+mod kimi_linear;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
@@ -126,6 +127,7 @@ pub const ALL: &[&Family] = &[
     &hunyuan_dense::FAMILY,
     &hunyuan_moe::FAMILY,
     &hy_v3::FAMILY,
+    &kimi_linear::FAMILY,
     &lfm2::FAMILY,
     &lfm2_moe::FAMILY,
     &llama::FAMILY,

@@ -180,6 +180,7 @@ pub const SHARED_EXPERTS: Key = key(
     "expert_shared_count",
 );
 pub const LINEAR_KEY_HEADS: Key = key(&["linear_num_key_heads"], "ssm.group_count");
+pub const KDA_HEADS: Key = key(&["linear_num_heads"], "");
 pub const NEGATIVE_EIGENVALUES: Key = key(&["linear_allow_neg_eigval"], "");
 pub const CONV_BIAS: Key = key(&["conv_bias"], "");
 pub const ATTENTION_ALPHA: Key = key(&["full_attn_alpha_factor"], "");
