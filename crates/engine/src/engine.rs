@@ -121,9 +121,9 @@ impl Engine {
 
     /// What [`EngineOptions::activations`] is where nobody says: int8, but f32 in models of less than 256 MiB of weights.
     ///
-    /// Small models are the ones whose answers 8 bits change: over 640 tokens the mean divergence from f32 and the share of equal best tokens
-    /// are 2.7e-3 and 96.4 % for SmolLM2 135M, 1.9e-3 and 97.0 % for Gemma 3 270M, 2.3e-4 and 99.7 % for Qwen 2.5 0.5B. The price on AVX2:
-    /// 10 to 20 % of decode, 60 % of prefill.
+    /// Small models are the ones whose answers 8 bits change: over 640 tokens the mean divergence from f32 and the share of equal best
+    /// tokens are 2.7e-3 and 96.4 % for SmolLM2 135M, 1.9e-3 and 97.0 % for Gemma 3 270M, 2.3e-4 and 99.7 % for Qwen 2.5 0.5B. The price
+    /// on AVX2: 10 to 20 % of decode, 60 % of prefill.
     pub fn suited_activations(spec: &ModelSpec) -> Activations {
         let plan = Self::plan_of(spec, Activations::Q8);
         let bytes = |matrix: &Matrix| {

@@ -100,33 +100,11 @@ impl LayerReader<'_> {
             order,
             rotates,
         };
-        let [query, key, value] = self.projection_places(tensors, layer, heads);
-        let query = reorder(tensors.linear_of(query, facts.qkv_bias)?, order);
-        let kv = match self.layer_shared_from(layer)? {
-            Some(layer) => KeyValue::Shared { layer },
-            None => KeyValue::Own(Box::new(OwnKeyValue {
-                key: reorder(tensors.linear_of(key, facts.qkv_bias)?, order),
-                value: match facts.value_may_be_key && !tensors.has(value.name, layer, "weight") {
-                    true => None,
-                    false => Some(tensors.linear_of(value, facts.qkv_bias)?),
-                },
-                key_norm: self.head_norm(tensors, (names.key_norm, layer), rows(heads.kv_heads))?,
-                value_norm: facts.value_norm.then(|| HeadNorm {
-                    norm: self.weightless_norm(),
-                    groups: heads.kv_heads,
-                }),
-                value_scale: self.number(facts.value_scale)?,
-            })),
-        };
-        if matches!(kv, KeyValue::Shared { .. }) {
-            // Some files hold what such a layer has no use for.
-            for name in [names.key, names.value, names.key_norm] {
-                tensors.ignore(name, layer, "weight");
-            }
-        }
+        let places = self.projection_places(tensors, layer, heads);
+        let query = reorder(tensors.linear_of(places[0], facts.qkv_bias)?, order);
+        let kv = self.key_value(tensors, layer, &places, rows(heads.kv_heads))?;
         let width = heads.heads * heads.value_dim;
         let gate = self.output_gate(tensors, layer, heads)?;
-        let sinks = names.sinks;
         let softcap = match facts.softcap {
             true => self.settings.opt_f64(keys::SCORE_CAP)?.map(|cap| cap as f32),
             false => None,
@@ -146,12 +124,45 @@ impl LayerReader<'_> {
                 visible,
                 scale: self.attention_scale(heads)? * self.number(facts.key_scale)?,
                 softcap,
-                sinks: tensors.opt_vector(sinks, layer, "", heads.heads)?,
+                sinks: tensors.opt_vector(names.sinks, layer, "", heads.heads)?,
                 alibi,
             },
             gate,
             output: tensors.linear_of(self.place(names.output, layer, [self.hidden, width]), facts.output_bias)?,
         })
+    }
+
+    /// Keys and values of a layer, computed or shared.
+    fn key_value(
+        &self,
+        tensors: &mut Tensors,
+        layer: usize,
+        [_, key, value]: &[Place; 3],
+        rows: HeadRows,
+    ) -> Result<KeyValue, SpecError> {
+        let facts = &self.family.attention;
+        let names = &self.family.names;
+        if let Some(earlier) = self.layer_shared_from(layer)? {
+            // Some files hold what such a layer has no use for.
+            for name in [names.key, names.value, names.key_norm] {
+                tensors.ignore(name, layer, "weight");
+            }
+            return Ok(KeyValue::Shared { layer: earlier });
+        }
+        let groups = rows.heads;
+        Ok(KeyValue::Own(Box::new(OwnKeyValue {
+            key: reorder(tensors.linear_of(*key, facts.qkv_bias)?, rows.order),
+            value: match facts.value_may_be_key && !tensors.has(value.name, layer, "weight") {
+                true => None,
+                false => Some(tensors.linear_of(*value, facts.qkv_bias)?),
+            },
+            key_norm: self.head_norm(tensors, (names.key_norm, layer), rows)?,
+            value_norm: facts.value_norm.then(|| HeadNorm {
+                norm: self.weightless_norm(),
+                groups,
+            }),
+            value_scale: self.number(facts.value_scale)?,
+        })))
     }
 
     fn output_gate(&self, tensors: &mut Tensors, layer: usize, heads: Heads) -> Result<Option<Linear>, SpecError> {
