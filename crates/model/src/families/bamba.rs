@@ -15,7 +15,7 @@ pub const FAMILY: Family = Family {
         windows: Windows::Never,
         ..llama::ATTENTION
     },
-    recurrent: Some(Recurrence::Mamba2(MAMBA2)),
+    recurrent: Some(Recurrence::Mamba2(&MAMBA2)),
     ..llama::FAMILY
 };
 

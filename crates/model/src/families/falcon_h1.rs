@@ -35,7 +35,7 @@ pub const FAMILY: Family = Family {
         key_scale: Number::Key(keys::KEY_SCALE),
         ..llama::ATTENTION
     },
-    recurrent: Some(Recurrence::Mamba2(Mamba2Facts {
+    recurrent: Some(Recurrence::Mamba2(&Mamba2Facts {
         norm: GatedNormFacts {
             grouped: true,
             only_if: Some(keys::STATE_NORM),

@@ -26,7 +26,7 @@ pub const FAMILY: Family = Family {
         windows: Windows::Never,
         ..granite::FAMILY.attention
     },
-    recurrent: Some(Recurrence::Mamba2(bamba::MAMBA2)),
+    recurrent: Some(Recurrence::Mamba2(&bamba::MAMBA2)),
     moe: granitemoe::FAMILY.moe,
     head: HeadFacts {
         tied: false,

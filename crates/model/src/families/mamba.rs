@@ -18,7 +18,7 @@ pub const FAMILY: Family = Family {
         windows: Windows::Never,
         ..llama::ATTENTION
     },
-    recurrent: Some(Recurrence::Mamba(MambaFacts {
+    recurrent: Some(Recurrence::Mamba(&MambaFacts {
         names: MambaNames::MIXER,
         activation: keys::ACTIVATION,
     })),

@@ -6,7 +6,7 @@ pub const FAMILY: Family = Family {
     name: "mamba2",
     hf: &["mamba2"],
     gguf: &["mamba2"],
-    recurrent: Some(Recurrence::Mamba2(Mamba2Facts::MAMBA2)),
+    recurrent: Some(Recurrence::Mamba2(&Mamba2Facts::MAMBA2)),
     head: HeadFacts {
         tied: false,
         ..mamba::FAMILY.head

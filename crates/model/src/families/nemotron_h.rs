@@ -32,7 +32,7 @@ pub const FAMILY: Family = Family {
         windows: Windows::Never,
         ..llama::ATTENTION
     },
-    recurrent: Some(Recurrence::Mamba2(Mamba2Facts {
+    recurrent: Some(Recurrence::Mamba2(&Mamba2Facts {
         activation: keys::STATE_ACTIVATION,
         dt_limits: DtLimits::AtLeast(keys::LEAST_DT, 1e-3),
         norm: GatedNormFacts {

@@ -14,8 +14,8 @@ pub use short_conv::ShortConvFacts;
 /// The recurrent block of a family's layers that have one.
 #[derive(Clone, Copy, Debug)]
 pub enum Recurrence {
-    Mamba(MambaFacts),
-    Mamba2(Mamba2Facts),
+    Mamba(&'static MambaFacts),
+    Mamba2(&'static Mamba2Facts),
     DeltaNet(&'static DeltaFacts),
     Lightning(&'static LightningFacts),
     ShortConv(&'static ShortConvFacts),
