@@ -57,6 +57,7 @@ const SNAPSHOTS: &[&str] = &[
     "llama4",
     "llama_bias_linear",
     "llama_yarn",
+    "longcat_flash",
     "mamba",
     "mamba2",
     "mimo_v2_flash",

@@ -22,8 +22,8 @@ use support::{engine, golden, golden_gguf};
 /// More than two pages of 256 positions, so that windows let pages go.
 const CAPACITY: usize = 700;
 
-/// Models of every kind of state: all positions, a window, both; rope in all forms; and quantised weights, for which the type of
-/// activations matters.
+/// Models of every kind of state: all positions, a window, both, shared keys and values, latents, recurrences and their mixtures; rope in
+/// all forms; and quantised weights, for which the type of activations matters.
 static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
     let cases = [
         "llama3",
@@ -33,6 +33,14 @@ static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
         "qwen2_swa",
         "llama_bias_linear",
         "llama_dynamic_ntk",
+        "gemma4_ple",
+        "deepseek_v3",
+        "mamba",
+        "falcon_h1",
+        "qwen3_next",
+        "kimi_linear",
+        "minimax",
+        "lfm2_moe",
     ];
     let types = [DType::Q4_1, DType::Q8_0, DType::Q5_0, DType::F16];
     let quantised = |case: &str| {
@@ -125,7 +133,7 @@ fn an_interrupt_after_any_op_leaves_nothing_behind() {
 /// Windows move over pages and let them go; what is gone cannot be rewound to, the rest can.
 #[test]
 fn long_sequences_let_go_of_pages_and_rewind_within_them() {
-    for (model, max_rows) in (0..MODELS.len()).zip([64, 3, 64, 5, 1, 64, 80, 7, 300]) {
+    for (model, max_rows) in (0..MODELS.len()).zip([64, 3, 64, 5, 1, 64, 80, 7, 300].into_iter().cycle()) {
         let options = EngineOptions {
             threads: Some(2),
             max_rows,

@@ -107,6 +107,9 @@ pub enum Layout {
     MixersAndFfn,
     /// One block.
     One,
+    /// Two mixers and two dense blocks in turns, named by `{2}`; the mixture of experts sees what the first dense block sees, and joins the
+    /// stream at the end of the layer.
+    Halves,
 }
 
 /// Whether mixer and feed-forward block see the same stream, instead of one after the other. A block without a norm of its own shares the

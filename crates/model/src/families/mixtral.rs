@@ -19,6 +19,7 @@ pub const MOE: MoeFacts = MoeFacts {
     fused: FusedExperts::Rows,
     activation: None,
     weigh_input: false,
+    identities: None,
     average_shared: false,
 };
 

@@ -19,6 +19,8 @@ pub struct MoeFacts {
     /// Where it is not the dense block's.
     pub activation: Option<Activation>,
     pub weigh_input: bool,
+    /// Number of further ids that return their input.
+    pub identities: Option<Key>,
     /// Shared experts are averaged with the sum of the chosen, if the configuration says so here.
     pub average_shared: bool,
 }
@@ -118,6 +120,7 @@ impl MoeFacts {
         fused: FusedExperts::Rows,
         activation: None,
         weigh_input: false,
+        identities: None,
         average_shared: false,
     };
 

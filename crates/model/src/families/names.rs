@@ -1,7 +1,7 @@
 //! Names of tensors.
 
-/// A tensor's name in Hugging Face checkpoints and in GGUF files, without `.weight` / `.bias`. `{}` stands for the layer, `{e}` for an
-/// expert, `{h}` for a head. `|` sets spellings apart, of which a layer has one. Empty: such files do not have it.
+/// A tensor's name in Hugging Face checkpoints and in GGUF files, without `.weight` / `.bias`. `{}` stands for the layer, `{2}` for a
+/// half of it, `{e}` for an expert, `{h}` for a head. `|` sets spellings apart, of which a layer has one. Empty: such files do not have it.
 pub type Name = (&'static str, &'static str);
 
 #[derive(Clone, Copy, Debug)]

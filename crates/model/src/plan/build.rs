@@ -31,6 +31,8 @@ pub struct Builder {
     pub kv_of_layer: Vec<(usize, super::KvId)>,
     /// The embeddings of all layers.
     per_layer: Option<BufferId>,
+    /// What joins the stream at the end of the layer.
+    deferred: Option<BufferId>,
 }
 
 impl Builder {
@@ -56,6 +58,7 @@ impl Builder {
             layer: 0,
             kv_of_layer: Vec::new(),
             per_layer: None,
+            deferred: None,
         }
     }
 
@@ -193,6 +196,13 @@ impl Builder {
         for sublayer in &layer.sublayers {
             self.sublayer(stream, sublayer);
         }
+        if let Some(deferred) = self.deferred.take() {
+            self.op(Op::Add {
+                out: stream,
+                input: deferred,
+                scale: 1.0,
+            });
+        }
         self.scale(stream, layer.scale);
     }
 
@@ -200,6 +210,12 @@ impl Builder {
     fn sublayer(&mut self, stream: BufferId, sublayer: &Sublayer) {
         let mut updates = Vec::with_capacity(sublayer.branches.len());
         for branch in &sublayer.branches {
+            if branch.deferred {
+                let out = self.buffer("deferred", self.plan.hidden);
+                self.branch(stream, branch, out);
+                self.deferred = Some(out);
+                continue;
+            }
             // The first branch's update is complete before the second branch begins: they have a buffer each.
             let name = if updates.is_empty() { "update" } else { "update_2" };
             let out = self.buffer(name, self.plan.hidden);

@@ -31,12 +31,14 @@ impl LayerReader<'_> {
                 block: Block::Dense(Box::new(dense)),
                 post: Some(norm(facts.dense_post_norm)?),
                 scales: [1.0, 1.0],
+                deferred: false,
             },
             Branch {
                 pre: Some(norm(facts.moe_norm)?),
                 block: Block::Moe(Box::new(moe)),
                 post: Some(norm(facts.moe_post_norm)?),
                 scales: [1.0, 1.0],
+                deferred: false,
             },
         ];
         Ok(Some(Sublayer {

@@ -163,6 +163,7 @@ pub const NORMALISE_EXPERTS: Key = key(
     &["norm_topk_prob", "moe_renormalize", "route_norm"],
     "expert_weights_norm",
 );
+pub const IDENTITY_EXPERTS: Key = key(&["zero_expert_num"], "");
 pub const EXPERT_SCALE: Key = key(
     &["routed_scaling_factor", "route_scale", "router_scaling_factor"],
     "expert_weights_scale",

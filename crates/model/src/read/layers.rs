@@ -45,6 +45,9 @@ impl<'a> LayerReader<'a> {
     fn layer(&self, tensors: &mut Tensors, layer: usize) -> Result<Layer, SpecError> {
         let names = &self.family.names;
         let facts = &self.family.blocks;
+        if facts.layout == Layout::Halves {
+            return self.layer_of_halves(tensors, layer);
+        }
         let parallel = match facts.parallel {
             Parallel::Never => false,
             Parallel::Always => true,
@@ -85,6 +88,30 @@ impl<'a> LayerReader<'a> {
             false => 1.0,
         };
         Ok(Layer { sublayers, scale })
+    }
+
+    /// See [`Layout::Halves`].
+    fn layer_of_halves(&self, tensors: &mut Tensors, layer: usize) -> Result<Layer, SpecError> {
+        let names = &self.family.names;
+        let mut sublayers = Vec::new();
+        for half in 0..2 {
+            tensors.half = half;
+            let mut mixers = Vec::new();
+            for block in self.mixers(tensors, layer)? {
+                mixers.push(self.branch(tensors, names.attention_norm, layer, block)?);
+            }
+            sublayers.push(self.sublayer(mixers, None)?);
+            let dense = Block::Dense(Box::new(self.dense_ffn(tensors, layer)?));
+            let mut branches = vec![self.branch(tensors, names.ffn_norm, layer, dense)?];
+            if half == 0
+                && let Some(moe) = self.moe(tensors, layer)?
+            {
+                let moe = self.branch(tensors, names.ffn_norm, layer, Block::Moe(Box::new(moe)))?;
+                branches.push(Branch { deferred: true, ..moe });
+            }
+            sublayers.push(self.sublayer(branches, None)?);
+        }
+        Ok(Layer { sublayers, scale: 1.0 })
     }
 
     fn sublayer(&self, branches: Vec<Branch>, post: Option<Norm>) -> Result<Sublayer, SpecError> {
@@ -149,7 +176,7 @@ impl<'a> LayerReader<'a> {
             .any(|name| tensors.has(*name, layer, "weight"));
         let attends = match self.family.blocks.layout {
             // A layer without any mixer lacks attention: reading it says which tensor.
-            Layout::MixerAndFfn => blocks.is_empty(),
+            Layout::MixerAndFfn | Layout::Halves => blocks.is_empty(),
             Layout::MixersAndFfn => true,
             Layout::One => blocks.is_empty() && named,
         };
@@ -183,6 +210,7 @@ impl<'a> LayerReader<'a> {
             block,
             post: None,
             scales: [self.number(scale_in)?, self.number(scale_out)?],
+            deferred: false,
         })
     }
 

@@ -19,7 +19,8 @@ impl LayerReader<'_> {
             return Ok(None);
         }
         let experts = self.positive(keys::EXPERTS, layer)?;
-        let router = self.router(tensors, layer, experts)?;
+        let identities = self.identities(facts.identities)?;
+        let router = self.router(tensors, layer, experts + identities)?;
         let shared = self.shared_expert(tensors, layer)?;
         // One shared expert of the width of all stands for several; the average counts them with the sum of the chosen as one more.
         let scale = match (&shared, facts.average_shared) {
@@ -38,10 +39,26 @@ impl LayerReader<'_> {
         };
         Ok(Some(Moe {
             router,
-            experts: self.experts(tensors, layer, experts)?,
+            experts: self.experts(tensors, layer, (experts, identities))?,
             shared,
             scale,
         }))
+    }
+
+    /// Number of ids that return their input.
+    fn identities(&self, key: Option<Key>) -> Result<usize, SpecError> {
+        const TYPE: &str = "zero_expert_type";
+        let number = match key {
+            Some(key) => self.settings.opt_usize(key)?.unwrap_or(0),
+            None => 0,
+        };
+        match self.settings.hf(TYPE).and_then(|value| value.as_str()) {
+            Some(other) if number > 0 && other != "identity" => Err(SpecError::Unsupported {
+                key: TYPE.into(),
+                value: other.into(),
+            }),
+            _ => Ok(number),
+        }
     }
 
     /// A number above zero.
@@ -229,7 +246,12 @@ impl LayerReader<'_> {
         Ok(Some(SharedExpert { ffn, gate }))
     }
 
-    fn experts(&self, tensors: &mut Tensors, layer: usize, count: usize) -> Result<Experts, SpecError> {
+    fn experts(
+        &self,
+        tensors: &mut Tensors,
+        layer: usize,
+        (count, identities): (usize, usize),
+    ) -> Result<Experts, SpecError> {
         let facts = &self.family.moe;
         let activation = match facts.activation {
             Some(activation) => activation,
@@ -248,13 +270,14 @@ impl LayerReader<'_> {
             Some(linears) => linears,
             None => reader.separate(tensors, facts)?,
         };
+        reader.ignore_identities(tensors, facts, identities);
         Ok(Experts {
             activation,
             gate,
             up,
             down,
             weigh_input: facts.weigh_input,
-            identities: false,
+            identities,
         })
     }
 }
@@ -301,6 +324,17 @@ impl ExpertReader {
         spelled
             .contains("{e}")
             .then(|| spelled.replace("{e}", &expert.to_string()))
+    }
+
+    /// Some checkpoints hold matrices of experts that only return their input.
+    fn ignore_identities(&self, tensors: &mut Tensors, facts: &MoeFacts, identities: usize) {
+        for name in [facts.names.gate, facts.names.up, facts.names.down] {
+            for expert in self.count..self.count + identities {
+                if let Some(tensor) = self.one(tensors, name, expert) {
+                    tensors.ignore_named(&format!("{tensor}.weight"));
+                }
+            }
+        }
     }
 
     fn exists(&self, tensors: &Tensors, name: Name) -> bool {

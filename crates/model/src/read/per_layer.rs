@@ -52,6 +52,7 @@ impl LayerReader<'_> {
             block: Block::PerLayerInput(Box::new(block)),
             post: None,
             scales: [1.0, 1.0],
+            deferred: false,
         };
         Ok(Some(Sublayer {
             branches: vec![branch],

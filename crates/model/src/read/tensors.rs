@@ -35,6 +35,8 @@ pub struct Tensors<'a> {
     /// A beginning of the family's names, and what stands for it in this checkpoint.
     prefix: (&'static str, &'static str),
     used: HashSet<&'a str>,
+    /// Which half of a layer is read, where layers have two.
+    pub half: usize,
 }
 
 /// A matrix to be found: the rows of a tensor that form it.
@@ -76,6 +78,7 @@ impl<'a> Tensors<'a> {
             family,
             prefix: found.unwrap_or(("", "")),
             used: HashSet::new(),
+            half: 0,
         }
     }
 
@@ -86,7 +89,11 @@ impl<'a> Tensors<'a> {
         } else {
             with_prefix(hf, self.prefix)
         };
-        let mut spellings = pattern.split('|').map(|name| name.replace("{}", &layer.to_string()));
+        let numbered = |name: &str| {
+            name.replace("{}", &layer.to_string())
+                .replace("{2}", &self.half.to_string())
+        };
+        let mut spellings = pattern.split('|').map(numbered);
         let first = spellings.next().filter(|name| !name.is_empty())?;
         let held = |name: &String| self.has_named(&format!("{name}.weight"));
         Some(match pattern.contains('|') && !held(&first) {
@@ -110,6 +117,13 @@ impl<'a> Tensors<'a> {
 
     pub fn has(&self, name: Name, layer: usize, part: &str) -> bool {
         self.info(&self.full_name(name, layer, part)).is_some()
+    }
+
+    /// As [`Tensors::ignore`], by the whole name.
+    pub fn ignore_named(&mut self, tensor: &str) {
+        if let Some(info) = self.info(tensor) {
+            self.used.insert(&info.name);
+        }
     }
 
     /// Marks a tensor as known though the model does without it.

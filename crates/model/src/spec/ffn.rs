@@ -156,8 +156,8 @@ pub struct Experts {
     pub down: Vec<Linear>,
     /// The router's weight multiplies an expert's input instead of its output.
     pub weigh_input: bool,
-    /// Ids from the number of experts up to the router's number return their input.
-    pub identities: bool,
+    /// So many ids after those of the experts return their input.
+    pub identities: usize,
 }
 
 /// An expert that always runs.

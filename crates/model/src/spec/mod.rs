@@ -108,6 +108,8 @@ pub struct Branch {
     pub post: Option<Norm>,
     /// Factors of the block's input and output.
     pub scales: [f32; 2],
+    /// The output joins the stream at the end of the layer instead.
+    pub deferred: bool,
 }
 
 /// What a branch computes.
