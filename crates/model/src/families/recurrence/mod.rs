@@ -1,14 +1,13 @@
 //! What can differ between blocks that carry a state from row to row.
 
-mod mamba;
-
-pub use mamba::{DtLimits, GatedNormFacts, Mamba2Facts, MambaFacts, MambaNames};
 mod delta;
 mod lightning;
+mod mamba;
 mod short_conv;
 
 pub use delta::{DeltaFacts, DeltaNames};
 pub use lightning::{LightningFacts, LightningNames};
+pub use mamba::{DtLimits, GatedNormFacts, Mamba2Facts, MambaFacts, MambaNames};
 pub use short_conv::ShortConvFacts;
 
 /// The recurrent block of a family's layers that have one.

@@ -2,14 +2,13 @@
 
 use serde_json::Value;
 
+use super::conv::Kernels;
 use crate::families::{Bias, DtLimits, Mamba2Facts, MambaFacts, MambaNames, Name};
 use crate::read::SpecError;
 use crate::read::keys::{self, Key, json_f64, wrong_type};
 use crate::read::layers::LayerReader;
 use crate::read::tensors::{Place, Tensors};
-use crate::spec::{
-    Activation, Block, Conv, GatedNorm, Linear, Mamba, Mamba2, RowOrder, RowSelection, Vector, VectorMap,
-};
+use crate::spec::{Activation, Block, GatedNorm, Linear, Mamba, Mamba2, RowOrder, RowSelection, Vector, VectorMap};
 
 /// Sizes of a Mamba-2 block.
 #[derive(Clone, Copy)]
@@ -65,7 +64,7 @@ impl LayerReader<'_> {
             state_dim,
             gate,
             x,
-            conv: self.conv(tensors, names.conv, layer, (channels, 0, channels))?,
+            conv: self.kernels(tensors, names.conv, layer, channels)?.part(0, channels),
             activation: self.activation_of(facts.activation, Activation::Silu)?,
             dt_low,
             b,
@@ -93,12 +92,11 @@ impl LayerReader<'_> {
         };
         let (gate, x) = (next(channels)?, next(channels)?);
         let (b, c, dt) = (next(shared)?, next(shared)?, next(heads)?);
-        let convolved = channels + 2 * shared;
-        let mut conv = |first, rows| self.conv(tensors, names.conv, layer, (convolved, first, rows));
+        let kernels = self.kernels(tensors, names.conv, layer, channels + 2 * shared)?;
         let convs = [
-            conv(0, channels)?,
-            conv(channels, shared)?,
-            conv(channels + shared, shared)?,
+            kernels.part(0, channels),
+            kernels.part(channels, shared),
+            kernels.part(channels + shared, shared),
         ];
         let mut scales = [1.0; 5];
         for (scale, number) in scales.iter_mut().zip(facts.scales) {
@@ -157,39 +155,18 @@ impl LayerReader<'_> {
         })
     }
 
-    /// The convolution of the channels `first..first + channels` of `all`, which the tensor holds channel by channel.
-    pub fn conv(
-        &self,
-        tensors: &mut Tensors,
-        name: Name,
-        layer: usize,
-        (all, first, channels): (usize, usize, usize),
-    ) -> Result<Conv, SpecError> {
-        let [stored, kernel] = tensors.shape(name, layer)?;
-        let wanted = self.settings.opt_usize(keys::CONV_KERNEL)?.unwrap_or(kernel);
-        if stored != all || kernel != wanted || kernel == 0 {
+    /// The kernels of `channels` channels, as long as the configuration says.
+    fn kernels(&self, tensors: &mut Tensors, name: Name, layer: usize, channels: usize) -> Result<Kernels, SpecError> {
+        let kernels = Kernels::read(tensors, &[name], layer)?;
+        let wanted = self.settings.opt_usize(keys::CONV_KERNEL)?.unwrap_or(kernels.kernel);
+        if kernels.channels != channels || kernels.kernel != wanted {
             return Err(SpecError::BadShape {
                 tensor: tensors.spelled(name, layer).unwrap_or_default(),
-                found: vec![stored, kernel],
-                expected: vec![all, wanted],
+                found: vec![kernels.channels, kernels.kernel],
+                expected: vec![channels, wanted],
             });
         }
-        let elements = RowSelection::stretch(first * kernel, channels * kernel);
-        let mut weight = tensors.vector_of(name, layer, "weight", (all * kernel, elements))?;
-        weight.order = RowOrder::Transposed {
-            rows: channels,
-            cols: kernel,
-        };
-        let bias = match tensors.has(name, layer, "bias") {
-            true => Some(tensors.vector_of(name, layer, "bias", (all, RowSelection::stretch(first, channels)))?),
-            false => None,
-        };
-        Ok(Conv {
-            channels,
-            kernel,
-            weight,
-            bias,
-        })
+        Ok(kernels)
     }
 
     fn rate(&self, tensors: &mut Tensors, names: &MambaNames, layer: usize, len: usize) -> Result<Vector, SpecError> {
