@@ -28,8 +28,9 @@ pub const CONTEXT: Key = key(
     ],
     "context_length",
 );
+/// Where a config has both, `num_layers` counts layers and `num_hidden_layers` their attentions.
 pub const LAYERS: Key = key(
-    &["num_hidden_layers", "n_layer", "n_layers", "num_layers"],
+    &["num_layers", "num_hidden_layers", "n_layer", "n_layers"],
     "block_count",
 );
 /// Layers of a GGUF file that only predict further tokens.
