@@ -26,6 +26,8 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Write the logits of every position of a sequence to a safetensors file
     Logits(LogitsArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(PerplexityArgs),
     /// Compare the engine with the reference outputs of a golden case
     Verify(VerifyArgs),
     /// Measure the speed of prompts and replies
@@ -236,6 +238,26 @@ pub struct LogitsArgs {
     /// Tokens of one chunk; changes no bit
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive())]
     pub chunk: usize,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// The text's tokens are cut into windows of --context tokens, each fed from an empty context and begun as the model wants a text to
+/// begin (with its BOS token, if it has one). Every token of a window but its first is predicted; the last window may be shorter. The
+/// perplexity is the exponential of the mean of -ln p, from the raw logits; its standard error takes tokens as independent.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct PerplexityArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The text, UTF-8; control tokens in it are text
+    pub file: PathBuf,
+    /// Tokens of a window [default: 2048, or what the model was trained for if that is less]
+    #[arg(short, long, visible_alias = "ctx", value_name = "N", value_parser = positive())]
+    pub context: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
 }

@@ -1,10 +1,11 @@
-//! Progress bars of downloads.
+//! Progress bars of downloads, and of what takes long.
 
 use goldcrest_hub::{Environment, Progress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::{can_draw, tell};
 
+const STEPS_STYLE: &str = "{wide_bar} {pos}/{len} {msg} {eta}";
 const STYLE: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
 /// Draws bars on a terminal; elsewhere only tells what takes long.
@@ -63,4 +64,28 @@ fn new_bar(file: &str, total_bytes: u64) -> ProgressBar {
     }
     bar.set_message(file.to_owned());
     bar
+}
+
+/// A bar of work whose amount is known, drawn on a terminal alone.
+pub struct Steps(ProgressBar);
+
+impl Steps {
+    pub fn new(unit: &'static str, total: usize) -> Steps {
+        let bar = match can_draw() {
+            true => ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr()),
+            false => ProgressBar::hidden(),
+        };
+        if let Ok(style) = ProgressStyle::with_template(STEPS_STYLE) {
+            bar.set_style(style);
+        }
+        Steps(bar.with_message(unit))
+    }
+
+    pub fn advance(&mut self, done: usize) {
+        self.0.inc(done as u64);
+    }
+
+    pub fn finish(self) {
+        self.0.finish_and_clear();
+    }
 }

@@ -7,6 +7,7 @@ mod counters;
 mod digest;
 mod engine;
 mod fingerprint;
+pub mod perplexity;
 pub mod sample;
 mod session;
 

@@ -3,6 +3,7 @@
 mod bench;
 mod list;
 mod logits;
+mod perplexity;
 mod pull;
 mod run;
 mod show;
@@ -31,6 +32,7 @@ pub fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Run(args) => return run::run(&args),
         Command::Verify(args) => return verify::run(&args),
+        Command::Perplexity(args) => return perplexity::run(&args),
         Command::Show(args) => show::run(&args)?,
         Command::Tokenize(args) => tokenize::run(&args)?,
         Command::Logits(args) => logits::run(&args)?,
