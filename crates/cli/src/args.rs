@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use goldcrest_engine::sample::SamplingParams;
 use goldcrest_engine::{Activations, EngineOptions, Isa, KvElement};
 
+use crate::ranges::Range;
+
 const MODEL_HELP: &str = "Path of a file or folder, an alias, or org/name[@revision][:quant] of the hub";
 
 #[derive(Debug, Parser)]
@@ -26,6 +28,14 @@ pub enum Command {
     Tokenize(TokenizeArgs),
     /// Write the logits of every position of a sequence to a safetensors file
     Logits(LogitsArgs),
+    /// Write residual streams of a sequence to a safetensors file
+    Capture(CaptureArgs),
+    /// Make control vectors for `run --steer`
+    Steer {
+        /// What to do
+        #[command(subcommand)]
+        command: SteerCommand,
+    },
     /// Measure how well a model predicts a text
     Perplexity(PerplexityArgs),
     /// Compare the engine with the reference outputs of a golden case
@@ -184,6 +194,10 @@ pub struct RunArgs {
     /// Positions of prompt and reply together [default: what the model was trained for]
     #[arg(short, long, value_name = "N", value_parser = positive())]
     pub context: Option<usize>,
+    /// Add SCALE [default: 1] times the directions of a control vector (GGUF or safetensors) to what the LAYERS [default: all of it], such
+    /// as 4-12, leave; may be given again
+    #[arg(long, value_name = "FILE[:SCALE[:LAYERS]]", value_parser = steer)]
+    pub steer: Vec<SteerArg>,
     /// Tell times and speeds on standard error
     #[arg(long)]
     pub verbose: bool,
@@ -240,6 +254,74 @@ pub struct LogitsArgs {
     pub chunk: usize,
     #[command(flatten)]
     pub engine: EngineArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("sequence").required(true))]
+pub struct CaptureArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The sequence as text, begun as the model wants; control tokens in it are recognised
+    #[arg(long, value_name = "TEXT", group = "sequence")]
+    pub prompt: Option<String>,
+    /// The sequence as token ids, with commas between
+    #[arg(long, value_name = "ID,ID,...", value_delimiter = ',', group = "sequence")]
+    pub ids: Vec<u32>,
+    /// Streams to write, such as 0,4-7: N is the one that enters layer N, and the number of layers that which leaves the last
+    /// [default: all]
+    #[arg(long, value_name = "A-B,C,...", value_delimiter = ',')]
+    pub layers: Vec<Range>,
+    /// Positions to write, such as 0,4-7 [default: all]
+    #[arg(long, value_name = "A-B,C,...", value_delimiter = ',')]
+    pub positions: Vec<Range>,
+    /// The file: for each layer N an f32 tensor `residual.N` of shape [positions, hidden]
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SteerCommand {
+    /// Make a control vector that leads from one set of prompts to another
+    Make(SteerMakeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SteerMakeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Prompts to lead to, one a line; control tokens in them are recognised
+    #[arg(long, value_name = "FILE")]
+    pub positive: PathBuf,
+    /// Prompts to lead away from, one a line
+    #[arg(long, value_name = "FILE")]
+    pub negative: PathBuf,
+    /// The file: safetensors if it is named so, else GGUF for llama.cpp
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// How directions are found
+    #[arg(long, value_enum, default_value_t)]
+    pub method: MethodArg,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum MethodArg {
+    /// The mean of the positive ones minus that of the negative ones, at the last token of each
+    #[default]
+    Mean,
+    /// The first principal component of the differences of the i-th ones; at length 1
+    Pca,
+}
+
+/// A control vector and what to do with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SteerArg {
+    pub file: PathBuf,
+    pub scale: f32,
+    pub layers: Option<Range>,
 }
 
 /// The text's tokens are cut into windows of --context tokens, each fed from an empty context and begun as the model wants a text to
@@ -338,6 +420,25 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     Ok((id, bias))
 }
 
+/// A file's name may hold colons: what follows the last ones is only taken for a scale and layers if it is such.
+fn steer(text: &str) -> Result<SteerArg, String> {
+    let scaled = |text: &str| {
+        let (file, scale) = text.rsplit_once(':')?;
+        Some((PathBuf::from(file), scale.parse::<f32>().ok()?))
+    };
+    let ranged = text.rsplit_once(':').and_then(|(rest, layers)| {
+        let (file, scale) = scaled(rest)?;
+        Some((file, scale, Some(layers.parse::<Range>().ok()?)))
+    });
+    let (file, scale, layers) = ranged
+        .or_else(|| scaled(text).map(|(file, scale)| (file, scale, None)))
+        .unwrap_or_else(|| (PathBuf::from(text), 1.0, None));
+    match file.as_os_str().is_empty() || !scale.is_finite() {
+        true => Err("it is not FILE, FILE:SCALE or FILE:SCALE:LAYERS with a finite scale".into()),
+        false => Ok(SteerArg { file, scale, layers }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -363,6 +464,22 @@ mod tests {
         assert_eq!(logit_bias("7=-inf"), Ok((7, f32::NEG_INFINITY)));
         for wrong in ["7", "x=1", "7=x", "-1=2", "=1"] {
             assert!(logit_bias(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_steer_is_a_file_a_scale_and_layers() {
+        let arg = |file: &str, scale, layers| {
+            let file = file.into();
+            Ok(SteerArg { file, scale, layers })
+        };
+        assert_eq!(steer("v.gguf"), arg("v.gguf", 1.0, None));
+        assert_eq!(steer("v.gguf:-0.5"), arg("v.gguf", -0.5, None));
+        assert_eq!(steer("v.gguf:2:3-5"), arg("v.gguf", 2.0, Some(Range(3..=5))));
+        assert_eq!(steer("a:b.gguf:2"), arg("a:b.gguf", 2.0, None));
+        assert_eq!(steer("a:b.gguf"), arg("a:b.gguf", 1.0, None));
+        for wrong in ["", ":1", "v:inf", "v:NaN:1"] {
+            assert!(steer(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and one f32 tensor as safetensors.
+//! Files that appear whole or not at all, and f32 tensors as safetensors.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -21,14 +21,14 @@ pub enum WriteError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Not as many values as the shape has.
-    #[error("{}: {found} values for a tensor of {expected}", path.display())]
+    /// Not as many values as the shapes have.
+    #[error("{}: {found} values for tensors of {expected}", path.display())]
     Length {
         /// The file.
         path: PathBuf,
         /// Values given.
         found: usize,
-        /// Values of the shape.
+        /// Values of the shapes.
         expected: usize,
     },
 }
@@ -114,7 +114,22 @@ impl Drop for AtomicFile {
     }
 }
 
-/// A safetensors file of one f32 tensor, written as its values come: the length of the header as eight little-endian bytes, the header
+/// An f32 tensor of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Outermost dimension first.
+    pub shape: &'a [usize],
+}
+
+impl Tensor<'_> {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// A safetensors file of f32 tensors, written as their values come: the length of the header as eight little-endian bytes, the header
 /// as JSON, the values little-endian.
 pub struct TensorFile {
     file: AtomicFile,
@@ -123,14 +138,27 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Begins a file that holds the tensor `name` of `shape`, outermost dimension first.
+    /// Begins a file that holds these tensors one after the other, and texts about them by key.
     ///
     /// # Errors
     /// [`WriteError`].
-    pub fn create(path: &Path, name: &str, shape: &[usize]) -> Result<TensorFile, WriteError> {
-        let expected: usize = shape.iter().product();
-        let tensor = json!({ "dtype": "F32", "shape": shape, "data_offsets": [0, expected * size_of::<f32>()] });
-        let mut header = json!({ name: tensor }).to_string();
+    pub fn create(path: &Path, tensors: &[Tensor], about: &[(&str, String)]) -> Result<TensorFile, WriteError> {
+        let mut entries = serde_json::Map::new();
+        if !about.is_empty() {
+            let texts = about.iter().map(|(key, text)| ((*key).to_owned(), json!(text)));
+            entries.insert("__metadata__".into(), texts.collect::<serde_json::Map<_, _>>().into());
+        }
+        let mut expected = 0;
+        for tensor in tensors {
+            let start = expected;
+            expected += tensor.elements();
+            let offsets = [start, expected].map(|elements| elements * size_of::<f32>());
+            entries.insert(
+                tensor.name.into(),
+                json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": offsets }),
+            );
+        }
+        let mut header = serde_json::Value::Object(entries).to_string();
         header.extend(std::iter::repeat_n(
             ' ',
             header.len().next_multiple_of(DATA_ALIGNMENT) - header.len(),
@@ -145,7 +173,7 @@ impl TensorFile {
         })
     }
 
-    /// Appends values.
+    /// Appends values, in the order of the tensors.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -158,7 +186,7 @@ impl TensorFile {
     /// Puts the file in its place.
     ///
     /// # Errors
-    /// [`WriteError`], also if the tensor is not whole.
+    /// [`WriteError`], also if not all values came.
     pub fn finish(self) -> Result<(), WriteError> {
         if self.written != self.expected {
             let (found, expected) = (self.written, self.expected);
@@ -222,12 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_laid_out_as_published() {
+    fn tensors_are_laid_out_as_published() {
         let folder = Folder::new("tensor");
         let path = folder.0.join("t.safetensors");
-        let mut file = TensorFile::create(&path, "logits", &[2, 1]).unwrap();
+        let tensors = [("logits", &[2, 1][..]), ("b", &[1])].map(|(name, shape)| Tensor { name, shape });
+        let mut file = TensorFile::create(&path, &tensors, &[("ids", "1,2".into())]).unwrap();
         file.write(&[1.0]).unwrap();
-        file.write(&[-2.5]).unwrap();
+        file.write(&[-2.5, 4.0]).unwrap();
         file.finish().unwrap();
         let bytes = fs::read(&path).unwrap();
         let header_len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -235,18 +264,26 @@ mod tests {
         let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header_len]).unwrap();
         assert_eq!(
             header,
-            json!({ "logits": { "dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8] } })
+            json!({
+                "__metadata__": { "ids": "1,2" },
+                "logits": { "dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8] },
+                "b": { "dtype": "F32", "shape": [1], "data_offsets": [8, 12] },
+            })
         );
         assert_eq!(
             bytes[8 + header_len..],
-            [1.0f32.to_le_bytes(), (-2.5f32).to_le_bytes()].concat()
+            [1.0f32, -2.5, 4.0].map(f32::to_le_bytes).concat()
         );
     }
 
     #[test]
     fn a_tensor_that_is_not_whole_is_not_written() {
         let folder = Folder::new("short");
-        let mut file = TensorFile::create(&folder.0.join("t"), "logits", &[2]).unwrap();
+        let tensor = Tensor {
+            name: "logits",
+            shape: &[2],
+        };
+        let mut file = TensorFile::create(&folder.0.join("t"), &[tensor], &[]).unwrap();
         file.write(&[1.0]).unwrap();
         assert!(matches!(
             file.finish(),

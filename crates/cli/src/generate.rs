@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use goldcrest_engine::sample::{ParamsError, SampleError, Sampled, Sampler, SamplingParams};
-use goldcrest_engine::{Chunk, FeedError, Session, SessionError, Want, Watch};
+use goldcrest_engine::{Chunk, FeedError, RewindError, Session, Want, Watch};
 use goldcrest_text::{SpecialTokens, TextStream, TokenText, Tokenizer, TokenizerError};
 
 /// What to generate.
@@ -102,7 +102,7 @@ pub enum GenerateError {
     Feed(#[from] FeedError),
     /// The session could not begin anew.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Rewind(#[from] RewindError),
     /// A token has no text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -186,11 +186,7 @@ fn keep_common_prefix(session: &mut Session, prompt: &[u32]) -> Result<usize, Ge
         return Ok(common);
     }
     // Layers with a window have let go of what would be seen again.
-    let counts = session.counters().is_some();
-    *session = session.engine().session(context)?;
-    if counts {
-        session.count();
-    }
+    session.rewind(0)?;
     Ok(0)
 }
 

@@ -8,6 +8,7 @@ mod interrupt;
 mod model;
 mod output;
 mod progress;
+mod ranges;
 mod reply;
 
 use std::process::ExitCode;

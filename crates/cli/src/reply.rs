@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use goldcrest::generate::{Finish, Reply, Request, generate};
 use goldcrest::prompts::PromptError;
 use goldcrest_engine::sample::SamplingParams;
+use goldcrest_engine::steering::Steer;
 use goldcrest_engine::{OpKind, PhaseCounters, Session};
 use serde_json::Value;
 
@@ -38,7 +39,7 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    pub fn new(args: &RunArgs, model: Model) -> anyhow::Result<Speaker> {
+    pub fn new(args: &RunArgs, model: Model, steers: &[Steer]) -> anyhow::Result<Speaker> {
         let trained = model.engine.spec().context;
         let context = args.context.unwrap_or(trained.min(MAX_DEFAULT_CONTEXT));
         if context > trained {
@@ -69,7 +70,10 @@ impl Speaker {
                 format!("{:?}", model.engine.activations()).to_lowercase()
             ));
         }
-        let session = model.engine.session(context)?;
+        let mut session = model.engine.session(context)?;
+        if !steers.is_empty() {
+            session.steer(Some(model.engine.steering(steers)?))?;
+        }
         Ok(Speaker {
             model,
             session,

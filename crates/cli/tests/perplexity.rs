@@ -60,7 +60,10 @@ fn stored_keys_and_values_keep_the_perplexity(model: &str) {
         (kv, ratio, bound)
     });
     for (kv, ratio, bound) in ratios {
-        assert!(ratio <= bound, "{kv}: {ratio} times the perplexity with f32, at most {bound}");
+        assert!(
+            ratio <= bound,
+            "{kv}: {ratio} times the perplexity with f32, at most {bound}"
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use goldcrest_kernels::KvElement;
-use goldcrest_model::backend::{Interrupted, OpOutput, Probe};
+use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
 use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
 
 use crate::engine::Engine;
@@ -68,18 +68,11 @@ impl Counters {
     }
 }
 
-/// Rows of one sequence in a call.
-pub(crate) struct Span {
-    /// Positions before the call.
-    pub start: usize,
-    pub rows: usize,
-}
-
 /// Counts one forward call, and passes on to another probe.
 pub(crate) struct CountingProbe<'a, 'p> {
     plan: &'a Plan,
     kv_element: KvElement,
-    spans: Vec<Span>,
+    spans: &'a [Span],
     /// Of all sequences.
     rows: usize,
     wanted: usize,
@@ -89,7 +82,7 @@ pub(crate) struct CountingProbe<'a, 'p> {
 }
 
 impl<'a, 'p> CountingProbe<'a, 'p> {
-    pub fn new(engine: &'a Engine, spans: Vec<Span>, wanted: usize, next: &'a mut Option<&'p mut dyn Probe>) -> Self {
+    pub fn new(engine: &'a Engine, spans: &'a [Span], wanted: usize, next: &'a mut Option<&'p mut dyn Probe>) -> Self {
         CountingProbe {
             plan: engine.plan(),
             kv_element: engine.options().kv,

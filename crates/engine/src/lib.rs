@@ -3,6 +3,7 @@
 //! An [`Engine`] is a model ready to run: weights, plan, back end, immutable after it was opened. A [`Session`] is one sequence:
 //! the ids fed so far and the state they produced. [`sample`] turns logits into tokens. This crate knows ids, not text.
 
+mod capture;
 mod counters;
 mod digest;
 mod engine;
@@ -10,14 +11,17 @@ mod fingerprint;
 pub mod perplexity;
 pub mod sample;
 mod session;
+pub mod steering;
 
+pub use capture::{Capture, CaptureError, CaptureRequest, Captured};
 pub use counters::{Counters, OpCounters, PhaseCounters};
 pub use engine::{Engine, EngineOptions, OpenError};
 pub use goldcrest_kernels::{Isa, KvElement};
-pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe};
+pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
 pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};
 pub use goldcrest_model::spec::ModelSpec;
 pub use session::{
     BatchError, BatchFeed, Chunk, FeedError, LoadError, LoadProblem, RestoreError, RewindError, SaveError, Session,
-    SessionError, Snapshot, Want, Watch,
+    SessionError, Snapshot, SteerError, Want, Watch,
 };
+pub use steering::Steering;

@@ -40,8 +40,17 @@ fn perplexity_is_the_exponential_of_the_mean_surprise() {
 fn a_window_longer_than_the_session_is_refused() {
     let engine = engine(&golden("llama3"), EngineOptions::exact());
     let mut measured = Perplexity::default();
-    let error = measured.add_window(&mut session(&engine, 4), &[1; 6], None).unwrap_err();
-    let too_long = matches!(error, PerplexityError::Feed(FeedError::CapacityExceeded { tokens: 5, capacity: 4, .. }));
+    let error = measured
+        .add_window(&mut session(&engine, 4), &[1; 6], None)
+        .unwrap_err();
+    let too_long = matches!(
+        error,
+        PerplexityError::Feed(FeedError::CapacityExceeded {
+            tokens: 5,
+            capacity: 4,
+            ..
+        })
+    );
     assert!(too_long, "{error}");
     assert_eq!(measured, Perplexity::default());
 }

@@ -171,6 +171,23 @@ impl Checkpoint {
         Self::open_gguf(path)
     }
 
+    /// Opens a file of tensors that is no model: `.gguf`, or safetensors without a configuration, which is empty then.
+    pub fn open_tensors(path: &Path) -> Result<Checkpoint, FormatError> {
+        if gguf::is_gguf(&Source::open(path)?) {
+            return Self::open_gguf(path);
+        }
+        let weights = safetensors::open_file(path)?;
+        Ok(Checkpoint {
+            index: index(&weights.tensors),
+            sources: weights.sources,
+            tensors: weights.tensors,
+            config: Config::Hf(Map::new()),
+            generation_config: Map::new(),
+            templates: Vec::new(),
+            folder: None,
+        })
+    }
+
     fn open_folder(path: &Path) -> Result<Checkpoint, FormatError> {
         let folder = hf::Folder::new(path);
         if let Some(config) = folder.config()?

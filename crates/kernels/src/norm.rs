@@ -72,6 +72,15 @@ impl Kernels {
         check_rows(rows, row_len, [None, None]);
         self.run(L2Norm { rows, row_len, eps });
     }
+
+    /// Σ x[i]·y[i], products added by fma in 16 chains.
+    ///
+    /// # Panics
+    /// If the lengths differ: a caller's bug.
+    pub fn dot(self, x: &[f32], y: &[f32]) -> f32 {
+        assert_eq!(x.len(), y.len(), "lengths of a dot product");
+        self.run(Dot { x, y })
+    }
 }
 
 /// The part of `vector`, one or several rows long, for the row with this index.
@@ -145,6 +154,21 @@ impl Kernel for L2Norm<'_> {
     }
 }
 
+struct Dot<'a> {
+    x: &'a [f32],
+    y: &'a [f32],
+}
+
+impl Kernel for Dot<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f32 {
+        // SAFETY: required of the caller; both are equally long.
+        unsafe { dot::<S>(self.x, self.y) }
+    }
+}
+
 struct LayerNorm<'a> {
     rows: &'a mut [f32],
     row_len: usize,
@@ -209,6 +233,36 @@ pub(crate) unsafe fn sum<S: Simd, const SQUARES: bool>(row: &[f32]) -> f32 {
                     S::splat(0.0)
                 };
                 *sum = if SQUARES { S::fma(x, x, *sum) } else { S::add(x, *sum) };
+            }
+            start += LANES;
+        }
+        for (i, sum) in sums.as_ref().iter().enumerate() {
+            S::store(chains.as_mut_ptr().add(i * S::LANES), *sum);
+        }
+    }
+    tree_sum(chains)
+}
+
+/// Σ x·y in 16 chains.
+///
+/// # Safety
+/// The machine has the instruction set of `S`; both are equally long.
+#[inline(always)]
+unsafe fn dot<S: Simd>(x: &[f32], y: &[f32]) -> f32 {
+    let mut chains = [0.0; LANES];
+    // SAFETY: a group that begins in `x` and `y` is read as far as they go; `F32x16` is 16 lanes wide.
+    unsafe {
+        let mut sums = S::splat_x16(0.0);
+        let mut start = 0;
+        while start < x.len() {
+            for (i, sum) in sums.as_mut().iter_mut().enumerate() {
+                let at = start + i * S::LANES;
+                // Lanes beyond the end add +0, which changes no chain: none is ever -0.
+                if at < x.len() {
+                    let left = x.len() - at;
+                    let x = load_up_to::<S>(x.as_ptr().add(at), left);
+                    *sum = S::fma(x, load_up_to::<S>(y.as_ptr().add(at), left), *sum);
+                }
             }
             start += LANES;
         }

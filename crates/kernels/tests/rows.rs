@@ -97,6 +97,19 @@ proptest! {
     }
 
     #[test]
+    fn dot_has_the_bits_of_the_oracle_which_is_close_to_f64((len, x, y, _) in rows()) {
+        let x = &x[..len];
+        let expected = scalar::norm::dot(x, &y);
+        for kernels in kernels() {
+            prop_assert_eq!(kernels.dot(x, &y).to_bits(), expected.to_bits(), "{}", kernels.isa());
+        }
+        // At most 7 fused steps a chain and a tree of 4, each relative to the sum of magnitudes.
+        let products = || x.iter().zip(&y).map(|(x, y)| f64::from(*x) * f64::from(*y));
+        let magnitude: f64 = products().map(f64::abs).sum();
+        prop_assert!((f64::from(expected) - products().sum::<f64>()).abs() <= 11.0 * magnitude * f64::from(f32::EPSILON));
+    }
+
+    #[test]
     fn products_with_groups_have_their_formula(
         (groups, group_len, rows) in (1usize..6, 1usize..40, 1usize..4),
         x in numbers(5 * 39 * 3),

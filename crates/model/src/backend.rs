@@ -1,5 +1,7 @@
 //! What runs a plan. One engine has one backend; the CPU is one, a GPU another.
 
+use std::sync::Arc;
+
 use goldcrest_format::Checkpoint;
 
 use crate::plan::{Op, Plan};
@@ -18,6 +20,24 @@ pub struct Part<'a> {
     pub ids: &'a [u32],
     /// Ascending indices into `ids` of the rows whose logits are wanted.
     pub wanted: &'a [usize],
+    /// What is done to its residual stream.
+    pub steering: Option<&'a StreamSteps>,
+}
+
+/// Steps for each boundary of the residual stream, [`Op::Boundary`]'s `layer` being the index; boundaries beyond the last have none.
+pub type StreamSteps = [Vec<StreamStep>];
+
+/// One step on a row x `[hidden]` of the residual stream, in f32. Units are vectors of length 1.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamStep {
+    /// x ← fma(scale, vector, x)
+    Add { vector: Arc<[f32]>, scale: f32 },
+    /// x ← fma(−(scale · c), unit, x) where c = x · unit: at scale 1 nothing of the direction is left.
+    Ablate { unit: Arc<[f32]>, scale: f32 },
+    /// x ← fma(clamp(c, min, max) − c, unit, x) where c = x · unit, if c is not between the two.
+    Clamp { unit: Arc<[f32]>, min: f32, max: f32 },
+    /// x ← x · (before / after), the lengths of the row before the first step of this boundary and now, if that is finite and they differ.
+    Renorm,
 }
 
 impl Batch<'_> {
@@ -30,8 +50,21 @@ impl Batch<'_> {
     }
 }
 
+/// Consecutive rows of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Index of the sequence among those that are fed together.
+    pub feed: usize,
+    /// Position of the first row in its sequence.
+    pub start: usize,
+    pub rows: usize,
+}
+
 /// Looks on while a call runs, after each op: counters, capture, injected failures. A call without one pays nothing.
 pub trait Probe {
+    /// Told before each call whose rows it has, in the order of the rows; sequences without a row may be left out.
+    fn before_call(&mut self, _spans: &[Span]) {}
+
     /// `output` is what the op left, where it is of interest. An error ends the call, and nothing of it stays.
     fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted>;
 }
@@ -41,7 +74,7 @@ pub trait Probe {
 pub enum OpOutput<'a> {
     /// Of no interest.
     Nothing,
-    /// After [`Op::Boundary`]: the residual stream, `[rows, hidden]`.
+    /// After [`Op::Boundary`]: the residual stream, `[rows, hidden]`, steered where it is.
     Stream(&'a [f32]),
     /// After [`Op::Route`]: the chosen experts, ids rising, and their weights, `[rows, top_k]` each.
     Routes { ids: &'a [f32], weights: &'a [f32] },

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
-    BatchError, Chunk, Engine, EngineOptions, FeedError, Interrupted, Op, OpOutput, OpenError, Probe, Session,
-    SessionError, Want, Watch,
+    BatchError, Capture, CaptureError, CaptureRequest, Chunk, Engine, EngineOptions, FeedError, Interrupted, Op,
+    OpOutput, OpenError, Probe, Session, SessionError, Span, Want, Watch,
 };
 use goldcrest_format::{Checkpoint, FormatError};
 use serde::Serialize;
@@ -58,6 +58,8 @@ pub enum VerifyError {
     Feed(#[from] FeedError),
     #[error(transparent)]
     Batch(#[from] BatchError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// Another model's outputs.
     #[error("the case's logits have {expected} columns, the model's vocabulary has {found} tokens")]
     Vocabulary { expected: usize, found: usize },
@@ -135,13 +137,13 @@ fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, Ve
     };
     let mut session = engine.session(capacity)?;
     let mut logits = vec![0.0; prompt.len() * vocabulary];
-    let mut capture = Capture::new(engine, &case.file.sampled_positions);
+    let mut onlooker = Onlooker::new(engine, &case.file.sampled_positions)?;
     for ids in prompt.chunks(chunk.unwrap_or(prompt.len()).max(1)) {
         let start = session.position();
         let out = &mut logits[start * vocabulary..][..ids.len() * vocabulary];
         let watch = Watch {
             cancel: None,
-            probe: Some(&mut capture),
+            probe: Some(&mut onlooker),
         };
         session.feed_watched(
             Chunk {
@@ -160,8 +162,8 @@ fn run(case: &Case, engine: &Engine, chunk: Option<usize>) -> Result<Outputs, Ve
     Ok(Outputs {
         logits,
         step_logits,
-        residuals: capture.residuals,
-        routes: capture.routes.into_values().collect(),
+        residuals: onlooker.residuals(),
+        routes: onlooker.routes.into_values().collect(),
     })
 }
 
@@ -206,57 +208,47 @@ fn recomputed_steps(case: &Case, engine: &Engine, chunk: Option<usize>) -> Resul
     Ok(logits.split_off((case.file.prompt_ids.len() - 1) * vocabulary))
 }
 
-/// Keeps the residual stream at some positions, and the routers' choices at all.
-struct Capture<'a> {
-    hidden: usize,
-    positions: &'a [usize],
-    /// Position of the call's first row.
-    start: usize,
-    residuals: Vec<Vec<f32>>,
+/// Keeps the residual stream at the sampled positions, and the routers' choices at all.
+struct Onlooker {
+    residuals: Capture,
     /// By the index of the op that chose.
     routes: BTreeMap<usize, Routes>,
 }
 
-impl<'a> Capture<'a> {
-    fn new(engine: &Engine, positions: &'a [usize]) -> Self {
-        let residuals = vec![Vec::new(); engine.spec().layers.len() + 1];
-        Capture {
-            hidden: engine.spec().hidden,
-            positions,
-            start: 0,
-            residuals,
+impl Onlooker {
+    fn new(engine: &Engine, positions: &[usize]) -> Result<Self, CaptureError> {
+        let all = CaptureRequest {
+            boundaries: (0..=engine.spec().layers.len()).collect(),
+            positions: positions.to_vec(),
+        };
+        Ok(Onlooker {
+            residuals: Capture::new(engine, vec![all])?,
             routes: BTreeMap::new(),
-        }
+        })
     }
 
-    fn keep_stream(&mut self, layer: usize, stream: &[f32]) {
-        let rows = stream.len() / self.hidden;
-        for position in self
-            .positions
-            .iter()
-            .filter(|position| (self.start..self.start + rows).contains(position))
-        {
-            let row = position - self.start;
-            self.residuals[layer].extend_from_slice(&stream[row * self.hidden..][..self.hidden]);
-        }
-        if layer + 1 == self.residuals.len() {
-            self.start += rows;
-        }
+    /// By boundary: `[positions, hidden]` each.
+    fn residuals(&self) -> Vec<Vec<f32>> {
+        let boundaries = self.residuals.feeds().iter().flat_map(|captured| {
+            let boundaries = captured.request().boundaries.iter();
+            boundaries.filter_map(|boundary| captured.residual(*boundary))
+        });
+        boundaries.map(<[f32]>::to_vec).collect()
     }
 }
 
-impl Probe for Capture<'_> {
+impl Probe for Onlooker {
+    fn before_call(&mut self, spans: &[Span]) {
+        self.residuals.before_call(spans);
+    }
+
     fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted> {
-        match (op, output) {
-            (Op::Boundary { layer, .. }, OpOutput::Stream(stream)) => self.keep_stream(*layer, stream),
-            (_, OpOutput::Routes { ids, weights }) => {
-                let routes = self.routes.entry(index).or_default();
-                routes.ids.extend(ids.iter().map(|id| *id as u32));
-                routes.weights.extend_from_slice(weights);
-            }
-            _ => {}
+        if let OpOutput::Routes { ids, weights } = output {
+            let routes = self.routes.entry(index).or_default();
+            routes.ids.extend(ids.iter().map(|id| *id as u32));
+            routes.weights.extend_from_slice(weights);
         }
-        Ok(())
+        self.residuals.after_op(index, op, output)
     }
 }
 

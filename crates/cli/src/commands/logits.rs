@@ -1,6 +1,6 @@
 //! `logits`: the logits of every position of a sequence.
 
-use goldcrest::files::TensorFile;
+use goldcrest::files::{Tensor, TensorFile};
 use goldcrest_engine::{Chunk, Engine, FeedError, Want};
 
 use crate::args::LogitsArgs;
@@ -21,7 +21,11 @@ pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
         ));
     }
     let mut session = engine.session(positions)?;
-    let mut file = TensorFile::create(&args.out, "logits", &[positions, vocabulary])?;
+    let tensor = Tensor {
+        name: "logits",
+        shape: &[positions, vocabulary],
+    };
+    let mut file = TensorFile::create(&args.out, &[tensor], &[])?;
     let mut logits = Vec::new();
     for ids in args.ids.chunks(args.chunk) {
         logits.resize(ids.len() * vocabulary, 0.0);

@@ -1,12 +1,14 @@
 //! One module a command.
 
 mod bench;
+mod capture;
 mod list;
 mod logits;
 mod perplexity;
 mod pull;
 mod run;
 mod show;
+mod steer;
 mod tokenize;
 mod verify;
 
@@ -36,6 +38,8 @@ pub fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Show(args) => show::run(&args)?,
         Command::Tokenize(args) => tokenize::run(&args)?,
         Command::Logits(args) => logits::run(&args)?,
+        Command::Capture(args) => capture::run(&args)?,
+        Command::Steer { command } => steer::run(&command)?,
         Command::Bench(args) => bench::run(&args)?,
         Command::Pull(args) => pull::run(&args)?,
         Command::List(args) => list::run(&args)?,

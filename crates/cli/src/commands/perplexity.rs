@@ -1,11 +1,11 @@
 //! `perplexity`: how well a model predicts a text.
 
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::path::Path;
 
 use anyhow::Context;
-use goldcrest_engine::FeedError;
 use goldcrest_engine::perplexity::{Perplexity, PerplexityError, windows};
+use goldcrest_engine::{Engine, FeedError};
 use serde_json::json;
 
 use super::Outcome;
@@ -31,7 +31,10 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     let before = model.prompts.text("", false)?;
     if context <= before.len() {
         let (least, begin) = (before.len() + 1, before.len());
-        return Err(UsageError(format!("--context {context} is less than {least}: {begin} begin a window")).into());
+        return Err(UsageError(format!(
+            "--context {context} is less than {least}: {begin} begin a window"
+        ))
+        .into());
     }
     let ids = model.prompts.text(&text, false)?;
     let ids = ids.strip_prefix(&before[..]).unwrap_or(&ids);
@@ -52,28 +55,43 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     if measured.tokens() == 0 {
         return Err(UsageError(format!("{}: there is no token to predict", args.file.display())).into());
     }
+    let cut = Cut {
+        context,
+        windows: windows_fed,
+    };
+    report(args, &model.engine, cut, &measured)?;
+    Ok(Outcome::Done)
+}
+
+/// How the text was cut.
+struct Cut {
+    context: usize,
+    windows: usize,
+}
+
+fn report(args: &PerplexityArgs, engine: &Engine, cut: Cut, measured: &Perplexity) -> io::Result<()> {
+    let (tokens, Cut { context, windows }) = (measured.tokens(), cut);
+    let (nll, nll_error) = (measured.mean_nll(), measured.standard_error_nll());
+    let (perplexity, error) = (measured.value(), measured.standard_error());
     let mut out = stdout().lock();
     if args.json {
         let report = json!({
             "model": args.model.model,
-            "text_tokens": ids.len(),
             "context": context,
-            "windows": windows_fed,
-            "tokens": measured.tokens(),
-            "mean_nll": measured.mean_nll(),
-            "mean_nll_standard_error": measured.standard_error_nll(),
-            "perplexity": measured.value(),
-            "perplexity_standard_error": measured.standard_error(),
-            "activations": format!("{:?}", model.engine.activations()).to_lowercase(),
-            "kv": model.engine.options().kv.name(),
+            "windows": windows,
+            "tokens": tokens,
+            "mean_nll": nll,
+            "mean_nll_standard_error": nll_error,
+            "perplexity": perplexity,
+            "perplexity_standard_error": error,
+            "activations": format!("{:?}", engine.activations()).to_lowercase(),
+            "kv": engine.options().kv.name(),
         });
-        writeln!(out, "{report:#}")?;
-    } else {
-        writeln!(out, "tokens      {} in {windows_fed} windows of {context}", measured.tokens())?;
-        writeln!(out, "mean nll    {:.6} ± {:.6}", measured.mean_nll(), measured.standard_error_nll())?;
-        writeln!(out, "perplexity  {:.4} ± {:.4}", measured.value(), measured.standard_error())?;
+        return writeln!(out, "{report:#}");
     }
-    Ok(Outcome::Done)
+    writeln!(out, "tokens      {tokens} in {windows} windows of {context}")?;
+    writeln!(out, "mean nll    {nll:.6} ± {nll_error:.6}")?;
+    writeln!(out, "perplexity  {perplexity:.4} ± {error:.4}")
 }
 
 fn read_text(path: &Path) -> anyhow::Result<String> {

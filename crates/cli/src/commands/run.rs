@@ -1,9 +1,11 @@
 //! `run`: one reply, or a chat on a terminal.
 
+use anyhow::Context;
 use goldcrest::generate::Finish;
+use goldcrest_engine::steering::{ControlVector, Operation, Steer};
 
 use super::Outcome;
-use crate::args::RunArgs;
+use crate::args::{RunArgs, SteerArg};
 use crate::chat;
 use crate::input::Piped;
 use crate::model::Model;
@@ -16,20 +18,36 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
         .params()
         .validate(u32::MAX as usize + 1)
         .map_err(|error| UsageError(error.to_string()))?;
+    let steers = args.steer.iter().map(open_steer).collect::<anyhow::Result<Vec<_>>>()?;
     let piped = Piped::start();
     if args.prompt.is_none() && piped.is_none() {
-        let speaker = Speaker::new(args, Model::open(&args.model, args.engine.options(), args.raw)?)?;
+        let speaker = Speaker::new(
+            args,
+            Model::open(&args.model, args.engine.options(), args.raw)?,
+            &steers,
+        )?;
         return chat::run(speaker, &args.model.model);
     }
     let model = Model::open(&args.model, args.engine.options(), args.raw)?;
     let prompt = whole_prompt(args, piped)?;
-    let mut speaker = Speaker::new(args, model)?;
+    let mut speaker = Speaker::new(args, model, &steers)?;
     let ids = speaker.prompt(&[message("user", &prompt)])?;
     let reply = speaker.reply(&ids)?;
     Ok(if reply.finish == Finish::Cancelled {
         Outcome::Interrupted
     } else {
         Outcome::Done
+    })
+}
+
+fn open_steer(arg: &SteerArg) -> anyhow::Result<Steer> {
+    let vector = ControlVector::open(&arg.file).with_context(|| format!("cannot steer with {}", arg.file.display()))?;
+    Ok(Steer {
+        operation: Operation::Add {
+            vector,
+            scale: arg.scale,
+        },
+        layers: arg.layers.as_ref().map(|layers| layers.0.clone()),
     })
 }
 

@@ -7,6 +7,7 @@ mod heads;
 mod matmul;
 mod recurrent;
 mod rows;
+mod steer;
 
 use std::sync::PoisonError;
 
@@ -178,7 +179,7 @@ impl Call<'_, '_> {
         match *op {
             Op::Embed { table, scale, out } => self.embed(table, scale, out),
             Op::EmbedPosition { table, out } => self.embed_position(table, out),
-            Op::Boundary { .. } => Ok(()),
+            Op::Boundary { layer, stream } => self.steer(layer, stream),
             Op::Norm {
                 norm,
                 groups,

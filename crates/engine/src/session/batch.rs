@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use goldcrest_cpu::CpuError;
-use goldcrest_model::backend::{Backend, Batch, Part, Probe};
+use goldcrest_model::backend::{Backend, Batch, Part, Probe, Span};
 
 use super::{Chunk, FeedError, Session, Watch};
-use crate::counters::{CountingProbe, Span};
+use crate::counters::CountingProbe;
 use crate::engine::Engine;
+use crate::steering::Steering;
 
 /// One session's share of a batch.
 pub struct BatchFeed<'a> {
@@ -67,7 +68,8 @@ impl Engine {
         self.feed_batch_watched(feeds, Watch::default())
     }
 
-    /// As [`Engine::feed_batch`], with somebody looking on. The probe sees the rows of all sessions, in the order of the feeds.
+    /// As [`Engine::feed_batch`], with somebody looking on. The probe sees the rows of all sessions, in the order of the feeds, and is
+    /// told before each call which those are.
     ///
     /// # Errors
     /// As [`Engine::feed_batch`].
@@ -102,13 +104,18 @@ impl Engine {
         for (feed, &rows) in feeds.iter_mut().zip(rows) {
             feed.choose_wanted(rows);
         }
+        let spans = feeds.iter().zip(rows).enumerate().map(|(feed, (of, &rows))| Span {
+            feed,
+            start: of.session.position(),
+            rows,
+        });
+        let spans: Vec<Span> = spans.filter(|span| span.rows > 0).collect();
+        if let Some(probe) = probe {
+            probe.before_call(&spans);
+        }
         if feeds.iter().any(|feed| feed.session.counters.is_some()) {
-            let spans = feeds.iter().zip(rows).map(|(feed, &rows)| Span {
-                start: feed.session.position(),
-                rows,
-            });
             let wanted = feeds.iter().map(|feed| feed.session.wanted.len()).sum();
-            let mut counting = CountingProbe::new(self, spans.collect(), wanted, probe);
+            let mut counting = CountingProbe::new(self, &spans, wanted, probe);
             self.forward(feeds, rows, Some(&mut counting))?;
             for (feed, &rows) in feeds.iter_mut().zip(rows).filter(|(_, rows)| **rows > 0) {
                 if let Some(counters) = &mut feed.session.counters {
@@ -137,7 +144,12 @@ impl Engine {
         for (feed, &rows) in feeds.iter_mut().zip(rows).filter(|(_, rows)| **rows > 0) {
             let fed = feed.fed();
             let BatchFeed { session, chunk, logits } = feed;
-            let Session { state, wanted, .. } = &mut **session;
+            let Session {
+                state,
+                wanted,
+                steering,
+                ..
+            } = &mut **session;
             let before = chunk.want.count_before(chunk.ids.len(), fed);
             let output = &mut logits[before * vocabulary..][..wanted.len() * vocabulary];
             outputs.extend((!output.is_empty()).then_some(output));
@@ -145,6 +157,7 @@ impl Engine {
             parts.push(Part {
                 ids: &chunk.ids[fed..fed + rows],
                 wanted,
+                steering: steering.as_ref().map(Steering::steps),
             });
         }
         let batch = Batch { parts: &parts };

@@ -11,6 +11,7 @@ use goldcrest_model::backend::{Backend, Probe};
 
 use crate::counters::Counters;
 use crate::engine::Engine;
+use crate::steering::Steering;
 
 pub use batch::{BatchError, BatchFeed};
 pub use saved::{LoadError, LoadProblem, SaveError};
@@ -164,6 +165,20 @@ pub enum FeedError {
     },
 }
 
+/// A session cannot be steered so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SteerError {
+    /// What a session holds is a function of its tokens and one steering.
+    #[error("the session holds {position} positions: its steering can change only while it is empty")]
+    NotEmpty {
+        /// Positions held.
+        position: usize,
+    },
+    /// It was made for a model of another width or number of layers.
+    #[error("the steering was made for another model")]
+    OtherModel,
+}
+
 /// A session cannot go back that far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RewindError {
@@ -194,6 +209,8 @@ pub struct Session {
     state: State,
     ids: Vec<u32>,
     capacity: usize,
+    /// What is done to its residual stream, if that is anything; all of `ids` were fed so.
+    steering: Option<Steering>,
     counters: Option<Box<Counters>>,
     /// Reused: the wanted rows of a forward call.
     wanted: Vec<usize>,
@@ -210,6 +227,7 @@ impl Session {
             state,
             ids: Vec::new(),
             capacity,
+            steering: None,
             counters: None,
             wanted: Vec::new(),
         })
@@ -316,6 +334,28 @@ impl Session {
             .map_err(|shortest| RewindError::Gone { length, shortest })?;
         self.ids.truncate(length);
         Ok(())
+    }
+
+    /// Steers all tokens that are fed from now on, or none with `None`. The session has to be empty (fresh, or rewound to 0), so that what
+    /// it holds is a function of its tokens and of its steering. Forks and snapshots are steered alike.
+    ///
+    /// # Errors
+    /// [`SteerError`]; nothing changes then.
+    pub fn steer(&mut self, steering: Option<Steering>) -> Result<(), SteerError> {
+        let position = self.position();
+        if position > 0 {
+            return Err(SteerError::NotEmpty { position });
+        }
+        if steering.as_ref().is_some_and(|steering| !steering.fits(&self.engine)) {
+            return Err(SteerError::OtherModel);
+        }
+        self.steering = steering.filter(|steering| !steering.is_idle());
+        Ok(())
+    }
+
+    /// What it is steered with. `None` also if that changes nothing.
+    pub fn steering(&self) -> Option<&Steering> {
+        self.steering.as_ref()
     }
 
     /// Numbers of keys and values that were too large for their type and were stored as its largest, over all tokens that the

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! magic "GOLDSESS", format version u32
-//! fingerprint of the model [32], numeric options as text [48], positions u64, capacity u64        the head, with what is above
+//! fingerprint of the model [32], numeric options as text [48], digest of the steering [32], positions u64, capacity u64
+//!                                                                                                    the head, with what is above
 //! record: ids, u32 each
 //! records of the state, as the back end makes them
 //! ```
@@ -19,13 +20,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use goldcrest_cpu::CpuError;
 use goldcrest_model::backend::Backend;
 
-use super::{Session, SessionError};
+use super::{Session, SessionError, SteerError};
 use crate::digest::{Bytes32, Digester};
 use crate::engine::Engine;
+use crate::steering::Steering;
 
 const MAGIC: &[u8; 8] = b"GOLDSESS";
 /// Rises with every change of this file, of a page or of what decides a bit of the state.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 const NUMERICS_BYTES: usize = 48;
 const SEAL_BYTES: usize = size_of::<Bytes32>();
 const BUFFER_BYTES: usize = 1 << 20;
@@ -98,6 +100,14 @@ pub enum LoadProblem {
         /// Options of this one.
         expected: String,
     },
+    /// Saved from a session that was steered otherwise.
+    #[error(
+        "the session was steered with something else than it is to be steered with now, or one of the two with nothing"
+    )]
+    OtherSteering,
+    /// The steering does not fit the model.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
     /// The session does not fit.
     #[error("the session holds {positions} positions, more than the capacity of {capacity}")]
     CapacityExceeded {
@@ -176,18 +186,33 @@ impl Engine {
     /// [`LoadError`], if anything about the file is not as it was written, or it was written by another model, other numeric options or
     /// another version.
     pub fn restore(&self, path: &Path, capacity: usize) -> Result<Session, LoadError> {
-        self.read_session(path, capacity).map_err(|problem| LoadError {
-            path: path.to_owned(),
-            problem,
-        })
+        self.restore_steered(path, capacity, None)
     }
 
-    fn read_session(&self, path: &Path, capacity: usize) -> Result<Session, LoadProblem> {
+    /// As [`Engine::restore`], of a session that was steered so. The file knows only what it was steered with, not the vectors.
+    ///
+    /// # Errors
+    /// As [`Engine::restore`]; also if the session was steered otherwise, or not at all.
+    pub fn restore_steered(
+        &self,
+        path: &Path,
+        capacity: usize,
+        steering: Option<Steering>,
+    ) -> Result<Session, LoadError> {
+        self.read_session(path, capacity, steering)
+            .map_err(|problem| LoadError {
+                path: path.to_owned(),
+                problem,
+            })
+    }
+
+    fn read_session(&self, path: &Path, capacity: usize, steering: Option<Steering>) -> Result<Session, LoadProblem> {
         let file = File::open(path)?;
         let found = file.metadata()?.len();
         let mut input = Sealed::new(BufReader::with_capacity(BUFFER_BYTES, file));
         let head = Head::read(&mut input)?;
         let mut session = self.session(capacity)?;
+        session.steer(steering)?;
         head.check(&session)?;
         let positions = head.positions;
         let length = usize::try_from(positions).ok().filter(|length| *length <= capacity);
@@ -226,12 +251,15 @@ struct Head {
     fingerprint: Bytes32,
     /// Padded with zeros.
     numerics: [u8; NUMERICS_BYTES],
+    /// Zeros if there was none.
+    steering: Bytes32,
     positions: u64,
     capacity: u64,
 }
 
 impl Head {
-    const BYTES: usize = MAGIC.len() + size_of::<u32>() + size_of::<Bytes32>() + NUMERICS_BYTES + 2 * size_of::<u64>();
+    const BYTES: usize =
+        MAGIC.len() + size_of::<u32>() + 2 * size_of::<Bytes32>() + NUMERICS_BYTES + 2 * size_of::<u64>();
 
     fn of(session: &Session) -> Head {
         let engine = &session.engine;
@@ -242,6 +270,10 @@ impl Head {
         Head {
             fingerprint: *engine.fingerprint(),
             numerics,
+            steering: session
+                .steering
+                .as_ref()
+                .map_or_else(Bytes32::default, |steering| *steering.digest()),
             positions: session.position() as u64,
             capacity: session.capacity as u64,
         }
@@ -252,6 +284,7 @@ impl Head {
         bytes.extend(FORMAT_VERSION.to_le_bytes());
         bytes.extend(self.fingerprint);
         bytes.extend(self.numerics);
+        bytes.extend(self.steering);
         bytes.extend(self.positions.to_le_bytes());
         bytes.extend(self.capacity.to_le_bytes());
         bytes
@@ -285,6 +318,7 @@ impl Head {
         Ok(Head {
             fingerprint: take(&mut rest)?,
             numerics: take(&mut rest)?,
+            steering: take(&mut rest)?,
             positions: u64::from_le_bytes(take(&mut rest)?),
             capacity: u64::from_le_bytes(take(&mut rest)?),
         })
@@ -306,6 +340,9 @@ impl Head {
                 found: text(self),
                 expected: text(&expected),
             });
+        }
+        if self.steering != expected.steering {
+            return Err(LoadProblem::OtherSteering);
         }
         if self.capacity != expected.capacity && session.engine.capacity_decides_bits() {
             return Err(LoadProblem::OtherCapacity {

@@ -5,6 +5,7 @@ use goldcrest_model::backend::Backend;
 
 use super::Session;
 use crate::engine::Engine;
+use crate::steering::Steering;
 
 /// A session as it was at one position. It shares its pages with the session and costs a copy only of those that either writes to later.
 pub struct Snapshot {
@@ -12,6 +13,7 @@ pub struct Snapshot {
     state: State,
     ids: Vec<u32>,
     capacity: usize,
+    steering: Option<Steering>,
 }
 
 /// Why a session cannot go to a snapshot.
@@ -65,10 +67,11 @@ impl Session {
             state: self.engine.backend().fork(&self.state, self.capacity),
             ids: self.ids.clone(),
             capacity: self.capacity,
+            steering: self.steering.clone(),
         }
     }
 
-    /// Becomes what the snapshot holds, whatever this session was before. The snapshot can be used again, by any session of the engine.
+    /// Becomes what the snapshot holds, steering included, whatever this session was before. The snapshot can be used again, by any session of the engine.
     ///
     /// # Errors
     /// [`RestoreError`]; nothing changes then.
@@ -88,16 +91,18 @@ impl Session {
         }
         self.state = self.engine.backend().fork(&snapshot.state, capacity);
         self.ids.clone_from(&snapshot.ids);
+        self.steering.clone_from(&snapshot.steering);
         Ok(())
     }
 
-    /// A second session at the same position, of the same capacity, that goes its own way from here. It counts nothing yet.
+    /// A second session at the same position, of the same capacity and steering, that goes its own way from here. It counts nothing yet.
     pub fn fork(&self) -> Session {
         Session {
             engine: self.engine.clone(),
             state: self.engine.backend().fork(&self.state, self.capacity),
             ids: self.ids.clone(),
             capacity: self.capacity,
+            steering: self.steering.clone(),
             counters: None,
             wanted: Vec::new(),
         }

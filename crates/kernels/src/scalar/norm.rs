@@ -28,6 +28,16 @@ fn sum_of_squares(values: impl Iterator<Item = f32>) -> f32 {
     tree_sum(lanes)
 }
 
+/// See [`crate::Kernels::dot`].
+pub fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let mut lanes = [0f32; LANES];
+    x.iter()
+        .zip(y)
+        .enumerate()
+        .for_each(|(i, (x, y))| lanes[i % LANES] = x.mul_add(*y, lanes[i % LANES]));
+    tree_sum(lanes)
+}
+
 /// See [`crate::norm::rms_norm`]; one row.
 pub fn rms_norm(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
     let mean = sum_of_squares(x.iter().copied()) / x.len() as f32;

@@ -1,0 +1,98 @@
+//! `steer make`: a control vector from two sets of prompts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context;
+use goldcrest::directions::{Method, directions, write};
+use goldcrest_engine::{Capture, CaptureRequest, Chunk, Engine, Want, Watch};
+
+use crate::args::{MethodArg, SteerCommand, SteerMakeArgs};
+use crate::model::Model;
+use crate::output::{UsageError, note};
+use crate::progress::Steps;
+
+/// llama.cpp knows no direction of layer 0.
+const FIRST_LAYER: usize = 1;
+
+pub fn run(command: &SteerCommand) -> anyhow::Result<()> {
+    match command {
+        SteerCommand::Make(args) => make(args),
+    }
+}
+
+fn make(args: &SteerMakeArgs) -> anyhow::Result<()> {
+    let sets = [&args.positive, &args.negative].map(|path| read_prompts(path));
+    let [positive, negative] = sets;
+    let sets = [positive?, negative?];
+    let method = match args.method {
+        MethodArg::Mean => Method::Mean,
+        MethodArg::Pca => Method::Pca,
+    };
+    let model = Model::open(&args.model, args.engine.options(), true)?;
+    let mut steps = Steps::new("prompts", sets.iter().map(Vec::len).sum());
+    let mut layers: BTreeMap<usize, [Vec<Vec<f32>>; 2]> = BTreeMap::new();
+    for (set, prompts) in sets.iter().enumerate() {
+        for prompt in prompts {
+            let ids = model.prompts.text(prompt, true)?;
+            for (layer, residual) in last_residuals(&model.engine, &ids)? {
+                layers.entry(layer).or_default()[set].push(residual);
+            }
+            steps.advance(1);
+        }
+    }
+    steps.finish();
+    if layers.is_empty() {
+        return Err(UsageError("the model has a single layer, and llama.cpp knows no direction of that".into()).into());
+    }
+    let vector = directions(&layers, method)?;
+    write(&vector, model.engine.spec().family, &args.out)?;
+    note(format_args!(
+        "{}: directions of layers {FIRST_LAYER} to {}, {} wide",
+        args.out.display(),
+        model.engine.spec().layers.len() - 1,
+        vector.width()
+    ));
+    Ok(())
+}
+
+/// A prompt a line; empty lines are none.
+fn read_prompts(path: &Path) -> anyhow::Result<Vec<String>> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
+    let prompts: Vec<String> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(str::to_owned)
+        .collect();
+    match prompts.is_empty() {
+        true => Err(UsageError(format!("{}: there is no prompt", path.display())).into()),
+        false => Ok(prompts),
+    }
+}
+
+/// What each layer from [`FIRST_LAYER`] on leaves at the last token.
+fn last_residuals(engine: &Engine, ids: &[u32]) -> anyhow::Result<Vec<(usize, Vec<f32>)>> {
+    let layers = engine.spec().layers.len();
+    let last = ids.len().saturating_sub(1);
+    let request = CaptureRequest {
+        boundaries: (FIRST_LAYER + 1..=layers).collect(),
+        positions: vec![last],
+    };
+    let mut capture = Capture::new(engine, vec![request])?;
+    let chunk = Chunk {
+        start: 0,
+        ids,
+        want: Want::Nothing,
+    };
+    let watch = Watch {
+        cancel: None,
+        probe: Some(&mut capture),
+    };
+    engine.session(last + 1)?.feed_watched(chunk, &mut [], watch)?;
+    let residual = |layer: usize| {
+        let captured = capture.feeds().first()?;
+        Some((layer, captured.residual(layer + 1)?.to_vec()))
+    };
+    Ok((FIRST_LAYER..layers).filter_map(residual).collect())
+}
