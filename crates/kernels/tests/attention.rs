@@ -304,11 +304,11 @@ proptest! {
         let (mut k_back, mut v_back) = (vec![0.0; layout.k_dim], vec![0.0; layout.v_dim]);
         layout.read_k(&page, slot, &mut k_back);
         layout.read_v(&page, slot, &mut v_back);
-        check_stored(layout.element, &k, &k_back)?;
+        let keys = if layout.element == KvElement::Q4 { KvElement::Q8_0 } else { layout.element };
+        check_stored(keys, &k, &k_back)?;
         check_stored(layout.element, &v, &v_back)?;
         let written = page.iter().filter(|byte| **byte != 0xff).count();
-        let bytes = layout.element.row_bytes(layout.k_dim) + layout.element.row_bytes(layout.v_dim);
-        prop_assert!(written <= bytes, "only the slot was written");
+        prop_assert!(written <= layout.token_bytes(), "only the slot was written");
     }
 }
 
@@ -345,26 +345,35 @@ fn check_stored(element: KvElement, x: &[f32], back: &[f32]) -> Result<(), TestC
 
 #[test]
 fn quantised_blocks_saturate_count_and_keep_nan() {
-    for (element, reach) in [(KvElement::Q8_0, 127.0 * 65504.0), (KvElement::Q4, 8.0 * 65504.0)] {
+    const KEY_REACH: f32 = 127.0 * 65504.0;
+    for (element, value_reach) in [(KvElement::Q8_0, KEY_REACH), (KvElement::Q4, 8.0 * 65504.0)] {
         let layout = KvLayout {
             k_dim: 64,
-            v_dim: 33,
+            v_dim: 97,
             element,
         };
         let mut page = vec![0xff; layout.page_bytes()];
-        let (mut k, mut v) = ([1.0; 64], [0.0; 33]);
+        let (mut k, mut v) = ([1.0; 64], [0.0; 97]);
         k[3] = f32::NEG_INFINITY;
-        k[5] = -2.0 * reach;
+        k[5] = -2.0 * KEY_REACH;
         k[40] = f32::NAN;
-        v[32] = -1e-9;
-        assert_eq!(layout.write(&mut page, 100, &k, &v), 2, "{element}");
-        let (mut k_back, mut v_back) = ([0.0; 64], [f32::NAN; 33]);
+        v[2] = 2.0 * value_reach;
+        v[70] = f32::NAN;
+        v[96] = -1e-9;
+        assert_eq!(layout.write(&mut page, 100, &k, &v), 3, "{element}");
+        let (mut k_back, mut v_back) = ([0.0; 64], [f32::INFINITY; 97]);
         layout.read_k(&page, 100, &mut k_back);
         layout.read_v(&page, 100, &mut v_back);
-        assert_eq!((k_back[3], k_back[5], k_back[31]), (-reach, -reach, 0.0), "{element}");
+        assert_eq!(
+            (k_back[3], k_back[5], k_back[31]),
+            (-KEY_REACH, -KEY_REACH, 0.0),
+            "{element}"
+        );
         assert!(k_back[32..].iter().all(|x| x.is_nan()), "{element}");
-        assert_eq!(v_back[..32], [0.0; 32], "{element}");
-        assert!(v_back[32].abs() <= 1.0 / (1 << 24) as f32 * 128.0, "{element}");
+        assert_eq!((v_back[2], v_back[3]), (value_reach, 0.0), "{element}");
+        assert_eq!(v_back[32..64], [0.0; 32], "{element}");
+        assert!(v_back[64..96].iter().all(|x| x.is_nan()), "{element}");
+        assert!(v_back[96].abs() <= 1.0 / (1 << 24) as f32 * 128.0, "{element}");
     }
 }
 

@@ -326,15 +326,18 @@ impl Subject {
             self.past.ids.len().div_ceil(256).saturating_sub(oldest / 256)
         };
         let element = engine.options().kv;
-        let codes = |len: usize| match element {
+        let keys = |len: usize| match element {
             KvElement::F32 => len * 4,
             KvElement::F16 => len * 2,
-            KvElement::Q8_0 => len,
+            KvElement::Q8_0 | KvElement::Q4 => len,
+        };
+        let values = |len: usize| match element {
             KvElement::Q4 => len / 32 * 16 + (len % 32).min(16),
+            _ => keys(len),
         };
         let scales = |len: usize| 2 * len.div_ceil(32) * usize::from(element.is_quantized());
         let page = |heads: usize, key: usize, value: usize| {
-            256 * heads * (codes(key) + scales(key) + codes(value.next_multiple_of(16)) + scales(value))
+            256 * heads * (keys(key) + scales(key) + values(value.next_multiple_of(16)) + scales(value))
         };
         let kvs = engine.plan().kvs.iter();
         let expected: usize = kvs
