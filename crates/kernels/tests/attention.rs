@@ -72,15 +72,31 @@ fn read_back(layout: &KvLayout, pages: &[Vec<u8>], len: usize) -> (Vec<f32>, Vec
     (keys, values)
 }
 
+/// Latent keys: the number of their dimensions, and of those that are rotated by position.
+const LATENT_KEYS: [(usize, usize); 4] = [(40, 8), (49, 16), (80, 7), (576, 64)];
+
 prop_compose! {
-    fn layouts()(
+    fn latent_layouts()(
+        (k_dim, plain_k_dims) in prop::sample::select(&LATENT_KEYS[..]),
+        element in prop::sample::select(&KvElement::ALL[..]),
+    ) -> KvLayout {
+        KvLayout { k_dim, plain_k_dims, v_dim: k_dim - plain_k_dims, element }
+    }
+}
+
+prop_compose! {
+    fn ordinary_layouts()(
         k_dim in prop::sample::select(&HEAD_DIMS[..]),
         other in prop::sample::select(&HEAD_DIMS[..]),
         same in prop::bool::weighted(0.7),
         element in prop::sample::select(&KvElement::ALL[..]),
     ) -> KvLayout {
-        KvLayout { k_dim, v_dim: if same { k_dim } else { other }, element }
+        KvLayout { k_dim, plain_k_dims: 0, v_dim: if same { k_dim } else { other }, element }
     }
+}
+
+fn layouts() -> impl Strategy<Value = KvLayout> {
+    prop_oneof![2 => ordinary_layouts(), 1 => latent_layouts()]
 }
 
 fn visible() -> impl Strategy<Value = Visible> {
@@ -230,7 +246,7 @@ fn exact_attention(case: &Case, row: usize) -> Vec<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn the_oracle_is_close_to_exact_attention(case in cases()) {
@@ -305,7 +321,9 @@ proptest! {
         layout.read_k(&page, slot, &mut k_back);
         layout.read_v(&page, slot, &mut v_back);
         let keys = if layout.element == KvElement::Q4 { KvElement::Q8_0 } else { layout.element };
-        check_stored(keys, &k, &k_back)?;
+        let leading = layout.leading_k_dims();
+        check_stored(keys, &k[..leading], &k_back[..leading])?;
+        check_stored(KvElement::F16, &k[leading..], &k_back[leading..])?;
         check_stored(layout.element, &v, &v_back)?;
         let written = page.iter().filter(|byte| **byte != 0xff).count();
         prop_assert!(written <= layout.token_bytes(), "only the slot was written");
@@ -349,6 +367,7 @@ fn quantised_blocks_saturate_count_and_keep_nan() {
     for (element, value_reach) in [(KvElement::Q8_0, KEY_REACH), (KvElement::Q4, 8.0 * 65504.0)] {
         let layout = KvLayout {
             k_dim: 64,
+            plain_k_dims: 0,
             v_dim: 97,
             element,
         };
@@ -384,6 +403,7 @@ fn quantisation_error(element: KvElement, rotated: bool, outlier: f32) -> f64 {
     let kernels = Kernels::best();
     let layout = |element| KvLayout {
         k_dim: DIM,
+        plain_k_dims: 0,
         v_dim: DIM,
         element,
     };
@@ -460,6 +480,7 @@ fn rotation_saves_the_neighbours_of_an_outlier_channel() {
 fn half_precision_saturates_and_counts() {
     let layout = KvLayout {
         k_dim: 4,
+        plain_k_dims: 0,
         v_dim: 2,
         element: KvElement::F16,
     };
@@ -485,6 +506,7 @@ fn half_precision_saturates_and_counts() {
 fn keys_lie_in_panels_of_32_positions_and_values_in_rows() {
     let layout = KvLayout {
         k_dim: 3,
+        plain_k_dims: 0,
         v_dim: 5,
         element: KvElement::F32,
     };
@@ -498,6 +520,30 @@ fn keys_lie_in_panels_of_32_positions_and_values_in_rows() {
 }
 
 #[test]
+fn plain_numbers_follow_the_codes_of_a_panel() {
+    let layout = KvLayout {
+        k_dim: 40,
+        plain_k_dims: 8,
+        v_dim: 32,
+        element: KvElement::Q4,
+    };
+    let mut page = vec![0; layout.page_bytes()];
+    let mut key = [0.0; 40];
+    key[..32].fill(127.0);
+    key[33] = 3.0;
+    layout.write(&mut page, 34, &key, &[0.0; 32]);
+    // The second panel: a scale of 1 and codes of 127, then the second of eight lines of f16.
+    let panel = &page[32 * (2 + 32 + 16)..];
+    assert_eq!(panel[2 * 2..][..2], half::f16::from_f32(1.0).to_le_bytes());
+    assert_eq!(panel[32 * 2 + 32 + 2], 127);
+    assert_eq!(
+        panel[32 * (2 + 32) + 32 * 2 + 2 * 2..][..2],
+        half::f16::from_f32(3.0).to_le_bytes()
+    );
+    assert_eq!(layout.token_bytes(), 2 + 32 + 16 + 2 + 16);
+}
+
+#[test]
 fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
     let rule = ScoreRule {
         scale: 0.25,
@@ -506,6 +552,7 @@ fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
     for (isa, element) in Isa::available().flat_map(|isa| KvElement::ALL.map(|element| (isa, element))) {
         let layout = KvLayout {
             k_dim: 16,
+            plain_k_dims: 0,
             v_dim: 16,
             element,
         };

@@ -168,6 +168,7 @@ impl KvPages {
 fn layout(kv: &Kv, element: KvElement) -> KvLayout {
     KvLayout {
         k_dim: kv.key_dim,
+        plain_k_dims: kv.plain_key_dims,
         v_dim: kv.value_dim,
         element,
     }

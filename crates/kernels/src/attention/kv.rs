@@ -1,14 +1,14 @@
 //! The layout of a KV page: the keys and values of one segment of positions, for one KV head of one layer of one sequence.
 //!
 //! ```text
-//! K part: 8 panels of 32 positions, each  scales [k blocks][32] f16,  codes [k_dim][32]     (position is the fast index: a vector of
-//!                                                                                           scores needs no shuffle)
+//! K part: 8 panels of 32 positions, each  scales [k blocks][32] f16,  codes [k_dim][32],  plain numbers [plain_k_dims][32] f16
+//!                                                        (position is the fast index: a vector of scores needs no shuffle)
 //! V part: 8 panels of 32 positions, each  scales [32][v blocks] f16,  codes [32][v_dim rounded up to 16]            (rows as they are)
 //! ```
 //!
 //! Keys and values are stored each in their own way ([`KvElement`]). Scales exist for quantised ones only, one for each block of 32
 //! numbers of a position. A Q4 byte holds numbers `i` (low half) and `i + 16` of a block; a last block of at most 16 numbers has no high
-//! halves.
+//! halves. Plain numbers are apart from the others in quantised keys only.
 //!
 //! Both parts are adjacent, so that attention of one token reads a page as a single sequential stream. Slot `i` of a page holds the
 //! position `256·page + i`. Slots that were never written, and the padding of V rows, may hold any bytes: no result depends on them.
@@ -90,6 +90,8 @@ impl fmt::Display for KvElement {
 pub struct KvLayout {
     /// Numbers in a key of one head.
     pub k_dim: usize,
+    /// Trailing ones of them that are f16 where the others are quantised: the part of a latent key that is rotated by position.
+    pub plain_k_dims: usize,
     /// Numbers in a value of one head.
     pub v_dim: usize,
     /// How they are stored.
@@ -108,6 +110,15 @@ impl KvLayout {
         self.k_row_bytes() + values.scale_bytes(self.v_dim) + values.code_bytes(self.v_dim)
     }
 
+    /// Numbers of a key that are stored as the element type says, and rotated if it is quantised; the others follow as f16.
+    pub const fn leading_k_dims(&self) -> usize {
+        if self.element.is_quantized() {
+            self.k_dim - self.plain_k_dims
+        } else {
+            self.k_dim
+        }
+    }
+
     const fn keys(&self) -> Stored {
         self.element.keys()
     }
@@ -123,7 +134,7 @@ impl KvLayout {
 
     /// Bytes of scales at the start of a panel of keys.
     pub(crate) const fn k_scale_bytes(&self) -> usize {
-        PANEL_POSITIONS * self.keys().scale_bytes(self.k_dim)
+        PANEL_POSITIONS * self.keys().scale_bytes(self.leading_k_dims())
     }
 
     pub(crate) const fn k_panel_bytes(&self) -> usize {
@@ -131,7 +142,14 @@ impl KvLayout {
     }
 
     const fn k_row_bytes(&self) -> usize {
-        self.keys().scale_bytes(self.k_dim) + self.keys().code_bytes(self.k_dim)
+        let leading = self.leading_k_dims();
+        let plain_bytes = Stored::F16.code_bytes(self.k_dim - leading);
+        self.keys().scale_bytes(leading) + self.keys().code_bytes(leading) + plain_bytes
+    }
+
+    /// Offset of the plain numbers in a panel of keys in bytes.
+    pub(crate) const fn k_plain_offset_bytes(&self) -> usize {
+        self.k_scale_bytes() + PANEL_POSITIONS * self.keys().code_bytes(self.leading_k_dims())
     }
 
     /// Numbers in a V row with its padding.
@@ -166,7 +184,10 @@ impl KvLayout {
     pub fn write(&self, page: &mut [u8], slot: usize, k: &[f32], v: &[f32]) -> usize {
         self.check(page.len(), slot);
         assert_eq!((k.len(), v.len()), (self.k_dim, self.v_dim), "key and value lengths");
-        self.keys().store(k, page, &self.key_place(slot)) + self.values().store(v, page, &self.value_place(slot))
+        let (leading, plain) = k.split_at(self.leading_k_dims());
+        self.keys().store(leading, page, &self.key_place(slot))
+            + Stored::F16.store(plain, page, &self.plain_key_place(slot))
+            + self.values().store(v, page, &self.value_place(slot))
     }
 
     /// Reads the key in `slot` of `page` back.
@@ -176,7 +197,9 @@ impl KvLayout {
     pub fn read_k(&self, page: &[u8], slot: usize, out: &mut [f32]) {
         self.check(page.len(), slot);
         assert_eq!(out.len(), self.k_dim, "key length");
-        self.keys().load(page, &self.key_place(slot), out);
+        let (leading, plain) = out.split_at_mut(self.leading_k_dims());
+        self.keys().load(page, &self.key_place(slot), leading);
+        Stored::F16.load(page, &self.plain_key_place(slot), plain);
     }
 
     /// Reads the value in `slot` of `page` back.
@@ -201,6 +224,16 @@ impl KvLayout {
             scale: start + lane * size_of::<u16>(),
             scale_stride: PANEL_POSITIONS * size_of::<u16>(),
             code: start + self.k_scale_bytes() + lane * self.keys().code_stride(),
+            code_stride: PANEL_POSITIONS,
+        }
+    }
+
+    fn plain_key_place(&self, slot: usize) -> Place {
+        let start = slot / PANEL_POSITIONS * self.k_panel_bytes() + self.k_plain_offset_bytes();
+        Place {
+            scale: start,
+            scale_stride: 0,
+            code: start + slot % PANEL_POSITIONS * Stored::F16.code_stride(),
             code_stride: PANEL_POSITIONS,
         }
     }

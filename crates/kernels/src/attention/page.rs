@@ -235,19 +235,32 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
     /// The machine has the instruction set of `S`; `N · LANES` divides 32; the panel exists and queries are equally long.
     #[inline(always)]
     unsafe fn panel<S: Simd, const N: usize>(&mut self, panel: usize) {
-        let k_dim = self.layout.k_dim;
+        let leading = self.layout.leading_k_dims();
         let mut lane = 0;
         while lane < PANEL_POSITIONS {
-            // SAFETY: a panel is `k_panel_bytes` long, and the panel's positions lie in the page.
+            // SAFETY: a panel is `k_panel_bytes` long: 32 scales for each block, 32 codes for each leading dimension, 32 f16 for each
+            // plain one. The panel's positions lie in the page.
             unsafe {
                 let keys = self.keys.as_ptr().add(panel * self.layout.k_panel_bytes());
+                let codes = keys.add(self.layout.k_scale_bytes());
                 let mut sums = [[S::splat(0.0); N]; R];
                 let mut first = 0;
-                while first < k_dim {
-                    let dims = first..k_dim.min(first.saturating_add(E::RUN));
+                while first < leading {
+                    let dims = first..leading.min(first.saturating_add(E::RUN));
                     first = dims.end;
-                    self.dimensions::<S, N>(keys, lane, dims, &mut sums);
+                    let lines = codes.add(E::STORED.code_offset(dims.start) * PANEL_POSITIONS);
+                    let mut scales = [S::splat(0.0); N];
+                    if E::STORED.is_quantized() {
+                        let from = keys.cast::<u16>().add(dims.start / BLOCK * PANEL_POSITIONS + lane);
+                        for (n, scale) in scales.iter_mut().enumerate() {
+                            *scale = S::load_f16(from.add(n * S::LANES));
+                        }
+                    }
+                    self.dimensions::<S, E, N>(lines, lane, dims, &scales, &mut sums);
                 }
+                let plain = keys.add(self.layout.k_plain_offset_bytes());
+                let no_scales = [S::splat(0.0); N];
+                self.dimensions::<S, F16, N>(plain, lane, leading..self.layout.k_dim, &no_scales, &mut sums);
                 for (sums, scores) in sums.iter().zip(self.scores.iter_mut()) {
                     for (n, sum) in sums.iter().enumerate() {
                         let position = panel * PANEL_POSITIONS + lane + n * S::LANES;
@@ -259,43 +272,36 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
         }
     }
 
-    /// A run of dimensions that share their scales.
+    /// A run of dimensions that share their scales and are stored as `D`.
     ///
     /// # Safety
-    /// The machine has the instruction set of `S`; `keys` is a panel with these lanes and dimensions, and queries have the dimensions.
+    /// The machine has the instruction set of `S`; from `lines` on, a line of 32 codes follows for each dimension, and queries have the
+    /// dimensions; `lane + N · LANES` is at most 32.
     #[inline(always)]
-    unsafe fn dimensions<S: Simd, const N: usize>(
+    unsafe fn dimensions<S: Simd, D: Element, const N: usize>(
         &self,
-        keys: *const u8,
+        lines: *const u8,
         lane: usize,
         dims: Range<usize>,
+        scales: &[S::F32; N],
         sums: &mut [[S::F32; N]; R],
     ) {
-        let element = E::STORED;
-        // SAFETY: the panel holds 32 scales for each block, then 32 codes for each line; a query holds `k_dim` numbers.
+        let stride = D::STORED.code_stride();
+        // SAFETY: required of the caller; the last line is stepped over, but not read there.
         unsafe {
-            let mut scales = [S::splat(0.0); N];
-            if element.is_quantized() {
-                let from = keys.cast::<u16>().add(dims.start / BLOCK * PANEL_POSITIONS + lane);
-                for (n, scale) in scales.iter_mut().enumerate() {
-                    *scale = S::load_f16(from.add(n * S::LANES));
-                }
-            }
-            let line = PANEL_POSITIONS * element.code_stride();
-            let first = element.code_offset(dims.start) * PANEL_POSITIONS + lane * element.code_stride();
-            let mut codes = keys.add(self.layout.k_scale_bytes() + first);
+            let mut codes = lines.add(lane * stride);
             for d in dims {
                 let mut factors = [0.0; R];
                 for (factor, query) in factors.iter_mut().zip(&self.queries) {
                     *factor = *query.get_unchecked(d);
                 }
-                let columns = KeyColumns::<S, E, N> {
+                let columns = KeyColumns::<S, D, N> {
                     codes,
-                    scales: &scales,
+                    scales,
                     element: PhantomData,
                 };
                 add_products::<S, _, R, N>(sums, &factors, &columns);
-                codes = codes.add(line);
+                codes = codes.wrapping_add(PANEL_POSITIONS * stride);
             }
         }
     }
