@@ -20,7 +20,7 @@ use goldcrest_model::plan::Plan;
 use buffer::AllocError;
 use exec::Scratch;
 use pool::{Pool, PoolError};
-pub use state::State;
+pub use state::{State, kv_bytes_per_token};
 use weights::Weights;
 
 /// Choices of the CPU back end. Only `kv` changes results.

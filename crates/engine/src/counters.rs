@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use goldcrest_cpu::kv_bytes_per_token;
 use goldcrest_kernels::KvElement;
 use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
 use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
@@ -146,9 +147,7 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
     }
 
     fn position_bytes(&self, kv: usize) -> u64 {
-        let kv = &self.plan.kvs[kv];
-        let row_bytes = |len| self.kv_element.row_bytes(len);
-        (kv.heads * (row_bytes(kv.key_dim) + row_bytes(kv.value_dim))) as u64
+        kv_bytes_per_token(&self.plan.kvs[kv], self.kv_element) as u64
     }
 }
 

@@ -172,7 +172,7 @@ fn exact_model() -> &'static Checkpoint {
 }
 
 /// Bounds on the mean KL to f32 keys and values, in nats: twice what was measured.
-const KV_DIVERGENCE: [(KvElement, f64); 3] = [(KvElement::F16, 5e-7), (KvElement::Q8_0, 4e-4), (KvElement::Q4, 1e-1)];
+const KV_DIVERGENCE: [(KvElement, f64); 3] = [(KvElement::F16, 5e-7), (KvElement::Q8_0, 4e-4), (KvElement::Q4, 5e-2)];
 
 #[test]
 fn stored_keys_and_values_stay_close() {

@@ -31,6 +31,7 @@ fn main() {
         for element in KvElement::ALL {
             let layout = KvLayout {
                 k_dim: head_dim,
+                plain_k_dims: 0,
                 v_dim: head_dim,
                 element,
             };

@@ -72,15 +72,31 @@ fn read_back(layout: &KvLayout, pages: &[Vec<u8>], len: usize) -> (Vec<f32>, Vec
     (keys, values)
 }
 
+/// Latent keys: the number of their dimensions, and of those that are rotated by position.
+const LATENT_KEYS: [(usize, usize); 4] = [(40, 8), (49, 16), (80, 7), (576, 64)];
+
 prop_compose! {
-    fn layouts()(
+    fn latent_layouts()(
+        (k_dim, plain_k_dims) in prop::sample::select(&LATENT_KEYS[..]),
+        element in prop::sample::select(&KvElement::ALL[..]),
+    ) -> KvLayout {
+        KvLayout { k_dim, plain_k_dims, v_dim: k_dim - plain_k_dims, element }
+    }
+}
+
+prop_compose! {
+    fn ordinary_layouts()(
         k_dim in prop::sample::select(&HEAD_DIMS[..]),
         other in prop::sample::select(&HEAD_DIMS[..]),
         same in prop::bool::weighted(0.7),
         element in prop::sample::select(&KvElement::ALL[..]),
     ) -> KvLayout {
-        KvLayout { k_dim, v_dim: if same { k_dim } else { other }, element }
+        KvLayout { k_dim, plain_k_dims: 0, v_dim: if same { k_dim } else { other }, element }
     }
+}
+
+fn layouts() -> impl Strategy<Value = KvLayout> {
+    prop_oneof![2 => ordinary_layouts(), 1 => latent_layouts()]
 }
 
 fn visible() -> impl Strategy<Value = Visible> {
@@ -230,7 +246,7 @@ fn exact_attention(case: &Case, row: usize) -> Vec<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn the_oracle_is_close_to_exact_attention(case in cases()) {
@@ -304,11 +320,13 @@ proptest! {
         let (mut k_back, mut v_back) = (vec![0.0; layout.k_dim], vec![0.0; layout.v_dim]);
         layout.read_k(&page, slot, &mut k_back);
         layout.read_v(&page, slot, &mut v_back);
-        check_stored(layout.element, &k, &k_back)?;
+        let keys = if layout.element == KvElement::Q4 { KvElement::Q8_0 } else { layout.element };
+        let leading = layout.leading_k_dims();
+        check_stored(keys, &k[..leading], &k_back[..leading])?;
+        check_stored(KvElement::F16, &k[leading..], &k_back[leading..])?;
         check_stored(layout.element, &v, &v_back)?;
         let written = page.iter().filter(|byte| **byte != 0xff).count();
-        let bytes = layout.element.row_bytes(layout.k_dim) + layout.element.row_bytes(layout.v_dim);
-        prop_assert!(written <= bytes, "only the slot was written");
+        prop_assert!(written <= layout.token_bytes(), "only the slot was written");
     }
 }
 
@@ -345,26 +363,36 @@ fn check_stored(element: KvElement, x: &[f32], back: &[f32]) -> Result<(), TestC
 
 #[test]
 fn quantised_blocks_saturate_count_and_keep_nan() {
-    for (element, reach) in [(KvElement::Q8_0, 127.0 * 65504.0), (KvElement::Q4, 8.0 * 65504.0)] {
+    const KEY_REACH: f32 = 127.0 * 65504.0;
+    for (element, value_reach) in [(KvElement::Q8_0, KEY_REACH), (KvElement::Q4, 8.0 * 65504.0)] {
         let layout = KvLayout {
             k_dim: 64,
-            v_dim: 33,
+            plain_k_dims: 0,
+            v_dim: 97,
             element,
         };
         let mut page = vec![0xff; layout.page_bytes()];
-        let (mut k, mut v) = ([1.0; 64], [0.0; 33]);
+        let (mut k, mut v) = ([1.0; 64], [0.0; 97]);
         k[3] = f32::NEG_INFINITY;
-        k[5] = -2.0 * reach;
+        k[5] = -2.0 * KEY_REACH;
         k[40] = f32::NAN;
-        v[32] = -1e-9;
-        assert_eq!(layout.write(&mut page, 100, &k, &v), 2, "{element}");
-        let (mut k_back, mut v_back) = ([0.0; 64], [f32::NAN; 33]);
+        v[2] = 2.0 * value_reach;
+        v[70] = f32::NAN;
+        v[96] = -1e-9;
+        assert_eq!(layout.write(&mut page, 100, &k, &v), 3, "{element}");
+        let (mut k_back, mut v_back) = ([0.0; 64], [f32::INFINITY; 97]);
         layout.read_k(&page, 100, &mut k_back);
         layout.read_v(&page, 100, &mut v_back);
-        assert_eq!((k_back[3], k_back[5], k_back[31]), (-reach, -reach, 0.0), "{element}");
+        assert_eq!(
+            (k_back[3], k_back[5], k_back[31]),
+            (-KEY_REACH, -KEY_REACH, 0.0),
+            "{element}"
+        );
         assert!(k_back[32..].iter().all(|x| x.is_nan()), "{element}");
-        assert_eq!(v_back[..32], [0.0; 32], "{element}");
-        assert!(v_back[32].abs() <= 1.0 / (1 << 24) as f32 * 128.0, "{element}");
+        assert_eq!((v_back[2], v_back[3]), (value_reach, 0.0), "{element}");
+        assert_eq!(v_back[32..64], [0.0; 32], "{element}");
+        assert!(v_back[64..96].iter().all(|x| x.is_nan()), "{element}");
+        assert!(v_back[96].abs() <= 1.0 / (1 << 24) as f32 * 128.0, "{element}");
     }
 }
 
@@ -375,6 +403,7 @@ fn quantisation_error(element: KvElement, rotated: bool, outlier: f32) -> f64 {
     let kernels = Kernels::best();
     let layout = |element| KvLayout {
         k_dim: DIM,
+        plain_k_dims: 0,
         v_dim: DIM,
         element,
     };
@@ -451,6 +480,7 @@ fn rotation_saves_the_neighbours_of_an_outlier_channel() {
 fn half_precision_saturates_and_counts() {
     let layout = KvLayout {
         k_dim: 4,
+        plain_k_dims: 0,
         v_dim: 2,
         element: KvElement::F16,
     };
@@ -476,6 +506,7 @@ fn half_precision_saturates_and_counts() {
 fn keys_lie_in_panels_of_32_positions_and_values_in_rows() {
     let layout = KvLayout {
         k_dim: 3,
+        plain_k_dims: 0,
         v_dim: 5,
         element: KvElement::F32,
     };
@@ -489,6 +520,30 @@ fn keys_lie_in_panels_of_32_positions_and_values_in_rows() {
 }
 
 #[test]
+fn plain_numbers_follow_the_codes_of_a_panel() {
+    let layout = KvLayout {
+        k_dim: 40,
+        plain_k_dims: 8,
+        v_dim: 32,
+        element: KvElement::Q4,
+    };
+    let mut page = vec![0; layout.page_bytes()];
+    let mut key = [0.0; 40];
+    key[..32].fill(127.0);
+    key[33] = 3.0;
+    layout.write(&mut page, 34, &key, &[0.0; 32]);
+    // The second panel: a scale of 1 and codes of 127, then the second of eight lines of f16.
+    let panel = &page[32 * (2 + 32 + 16)..];
+    assert_eq!(panel[2 * 2..][..2], half::f16::from_f32(1.0).to_le_bytes());
+    assert_eq!(panel[32 * 2 + 32 + 2], 127);
+    assert_eq!(
+        panel[32 * (2 + 32) + 32 * 2 + 2 * 2..][..2],
+        half::f16::from_f32(3.0).to_le_bytes()
+    );
+    assert_eq!(layout.token_bytes(), 2 + 32 + 16 + 2 + 16);
+}
+
+#[test]
 fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
     let rule = ScoreRule {
         scale: 0.25,
@@ -497,6 +552,7 @@ fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
     for (isa, element) in Isa::available().flat_map(|isa| KvElement::ALL.map(|element| (isa, element))) {
         let layout = KvLayout {
             k_dim: 16,
+            plain_k_dims: 0,
             v_dim: 16,
             element,
         };

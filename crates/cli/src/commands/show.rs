@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use goldcrest::prompts::Prompts;
-use goldcrest_engine::{Engine, KvElement, ModelSpec, Plan};
+use goldcrest_engine::{Engine, KvElement, ModelSpec, Plan, kv_bytes_per_token};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
 use goldcrest_model::spec::{Block, Layer, Visible};
@@ -78,11 +78,7 @@ impl<'a> Facts<'a> {
                 _ => layers.push((1, layer)),
             }
         }
-        let f16_bytes = |len| KvElement::F16.row_bytes(len);
-        let kv_bytes = plan
-            .kvs
-            .iter()
-            .map(|kv| kv.heads * (f16_bytes(kv.key_dim) + f16_bytes(kv.value_dim)));
+        let kv_bytes = plan.kvs.iter().map(|kv| kv_bytes_per_token(kv, KvElement::F16));
         Facts {
             path,
             spec,

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    Alibi, KvLayout, QueryRow, ScoreRule, Visible, attention_state_len, clear_attention_states, visible_segments,
-    visible_slots,
+    Alibi, Kernels, KvLayout, QueryRow, ScoreRule, Visible, attention_state_len, clear_attention_states,
+    visible_segments, visible_slots,
 };
 use goldcrest_model::plan::Op;
 use goldcrest_model::spec;
@@ -122,9 +122,21 @@ fn rotated_as_keys<'a>(
     rotated.clear();
     rotated.extend_from_slice(query);
     over_rows(&cpu.pool, rotated, query_width, &|_, rows| {
-        cpu.kernels.rotate_signed(rows, layout.k_dim);
+        rotate_keys(cpu.kernels, layout, rows);
     })?;
     Ok(rotated)
+}
+
+/// Rotates the quantised part of keys, or of the queries for them.
+pub fn rotate_keys(kernels: Kernels, layout: &KvLayout, keys: &mut [f32]) {
+    let leading = layout.leading_k_dims();
+    if leading == layout.k_dim {
+        kernels.rotate_signed(keys, leading);
+        return;
+    }
+    for key in keys.chunks_exact_mut(layout.k_dim) {
+        kernels.rotate_signed(&mut key[..leading], leading);
+    }
 }
 
 impl Attention<'_> {

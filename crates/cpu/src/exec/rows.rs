@@ -5,6 +5,7 @@ use goldcrest_model::plan::{BufferId, KvId, MatrixId, NormId, RopeId};
 use goldcrest_model::spec::NormKind;
 
 use super::Call;
+use super::attend::rotate_keys;
 use crate::CpuError;
 use crate::pool::{Parts, Pool};
 
@@ -105,20 +106,19 @@ impl Call<'_, '_> {
 
     pub fn kv_write(&mut self, kv: KvId, key: BufferId, value: BufferId) -> Result<(), CpuError> {
         let (key_width, value_width) = (self.width(key), self.width(value));
-        let cache = self.program.plan.kvs[kv.0];
-        let quantized = self.cpu.options.kv.is_quantized();
         let super::Scratch {
             buffers, rows, rotated, ..
         } = &mut *self.scratch;
         for (i, row) in rows.iter().enumerate() {
             let mut keys = &buffers[key.0][i * key_width..][..key_width];
             let mut values = &buffers[value.0][i * value_width..][..value_width];
-            if quantized {
+            let layout = *self.states[row.part].layer(kv.0).layout();
+            if layout.element.is_quantized() {
                 rotated.clear();
                 rotated.extend(keys.iter().chain(values));
                 let (rotated_keys, rotated_values) = rotated.split_at_mut(key_width);
-                self.cpu.kernels.rotate_signed(rotated_keys, cache.key_dim);
-                self.cpu.kernels.rotate_signed(rotated_values, cache.value_dim);
+                rotate_keys(self.cpu.kernels, &layout, rotated_keys);
+                self.cpu.kernels.rotate_signed(rotated_values, layout.v_dim);
                 (keys, values) = (rotated_keys, rotated_values);
             }
             self.states[row.part].write(kv.0, row.position, keys, values);

@@ -24,11 +24,7 @@ pub struct KvPages {
 impl KvPages {
     pub fn new(kv: &Kv, element: KvElement) -> KvPages {
         KvPages {
-            layout: KvLayout {
-                k_dim: kv.key_dim,
-                v_dim: kv.value_dim,
-                element,
-            },
+            layout: layout(kv, element),
             heads: kv.heads,
             window: kv.window,
             pages: Vec::new(),
@@ -167,6 +163,20 @@ impl KvPages {
     fn bytes_per_segment(&self) -> usize {
         self.heads * self.layout.page_bytes()
     }
+}
+
+fn layout(kv: &Kv, element: KvElement) -> KvLayout {
+    KvLayout {
+        k_dim: kv.key_dim,
+        plain_k_dims: kv.plain_key_dims,
+        v_dim: kv.value_dim,
+        element,
+    }
+}
+
+/// Size in bytes of the keys and values of one position in one layer, without the padding of pages.
+pub fn kv_bytes_per_token(kv: &Kv, element: KvElement) -> usize {
+    kv.heads * layout(kv, element).token_bytes()
 }
 
 /// Makes a page this state's alone, as it has to be before it is written to.

@@ -15,6 +15,7 @@ use goldcrest_model::plan::{Plan, RecurrentId};
 
 use crate::buffer::AllocError;
 use kv::KvPages;
+pub use kv::kv_bytes_per_token;
 use recurrent::Memory;
 
 /// Everything that a sequence has left behind in the layers.

@@ -12,6 +12,7 @@ fn plan(recurrent: bool) -> Plan {
     let kv = |window| Kv {
         heads: 1,
         key_dim: WIDTH,
+        plain_key_dims: 0,
         value_dim: WIDTH,
         window,
     };

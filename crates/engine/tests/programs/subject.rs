@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use goldcrest_engine::{
     BatchError, BatchFeed, Chunk, Engine, FeedError, KvElement, RewindError, Session, Snapshot, Want, Watch,
 };
+use goldcrest_model::plan::Kv;
 
 use crate::CAPACITY;
 use crate::program::{Feed, Mistake, Step, Wanted};
@@ -326,20 +327,24 @@ impl Subject {
             self.past.ids.len().div_ceil(256).saturating_sub(oldest / 256)
         };
         let element = engine.options().kv;
-        let codes = |len: usize| match element {
+        let keys = |len: usize| match element {
             KvElement::F32 => len * 4,
             KvElement::F16 => len * 2,
-            KvElement::Q8_0 => len,
+            KvElement::Q8_0 | KvElement::Q4 => len,
+        };
+        let values = |len: usize| match element {
             KvElement::Q4 => len / 32 * 16 + (len % 32).min(16),
+            _ => keys(len),
         };
         let scales = |len: usize| 2 * len.div_ceil(32) * usize::from(element.is_quantized());
-        let page = |heads: usize, key: usize, value: usize| {
-            256 * heads * (codes(key) + scales(key) + codes(value.next_multiple_of(16)) + scales(value))
+        let page = |kv: &Kv| {
+            let (key, value) = (kv.key_dim, kv.value_dim);
+            let plain = if element.is_quantized() { kv.plain_key_dims } else { 0 };
+            let key_bytes = keys(key - plain) + scales(key - plain) + 2 * plain;
+            256 * kv.heads * (key_bytes + values(value.next_multiple_of(16)) + scales(value))
         };
         let kvs = engine.plan().kvs.iter();
-        let expected: usize = kvs
-            .map(|kv| pages(kv.window) * page(kv.heads, kv.key_dim, kv.value_dim))
-            .sum();
+        let expected: usize = kvs.map(|kv| pages(kv.window) * page(kv)).sum();
         // A recurrent memory is held once or, after calls of this session, twice.
         let numbers: usize = engine.plan().recurrents.iter().map(|recurrent| recurrent.len).sum();
         let (bytes, copy) = (self.session.bytes(), numbers * size_of::<f32>());

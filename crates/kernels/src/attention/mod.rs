@@ -32,6 +32,7 @@ mod kv;
 mod page;
 mod segment;
 mod state;
+mod stored;
 
 use std::ops::Range;
 

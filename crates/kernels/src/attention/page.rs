@@ -4,8 +4,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::block::{BLOCK, HALF_BLOCK};
-use super::kv::{KvElement, KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
+use super::kv::{KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
 use super::state::PerPosition;
+use super::stored::Stored;
 use crate::dispatch::Kernel;
 use crate::scalar::norm::LANES;
 use crate::vector::Simd;
@@ -15,8 +16,7 @@ pub(super) const BLOCK_COLUMNS: usize = 256;
 
 /// Element type of a page: how codes become numbers.
 pub(super) trait Element {
-    /// The same type as a page's layout names it.
-    const ELEMENT: KvElement;
+    const STORED: Stored;
     /// Numbers of a key or value, from a multiple of it on, that one scale and one half of the codes serve.
     const RUN: usize = usize::MAX;
     /// What scales are multiplied with before [`Element::load`] uses them, in low and in high halves.
@@ -35,17 +35,17 @@ pub(super) trait Element {
     unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, scale: S::F32) -> S::F32;
 }
 
-/// [`KvElement::F32`]
+/// [`Stored::F32`]
 pub(super) struct F32;
-/// [`KvElement::F16`]
+/// [`Stored::F16`]
 pub(super) struct F16;
-/// [`KvElement::Q8_0`]
+/// [`Stored::Q8_0`]
 pub(super) struct Q8;
-/// [`KvElement::Q4`]
+/// [`Stored::Q4`]
 pub(super) struct Q4;
 
 impl Element for F32 {
-    const ELEMENT: KvElement = KvElement::F32;
+    const STORED: Stored = Stored::F32;
 
     #[inline(always)]
     unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, _scale: S::F32) -> S::F32 {
@@ -55,7 +55,7 @@ impl Element for F32 {
 }
 
 impl Element for F16 {
-    const ELEMENT: KvElement = KvElement::F16;
+    const STORED: Stored = Stored::F16;
 
     #[inline(always)]
     unsafe fn load<S: Simd, const HIGH: bool>(from: *const u8, _scale: S::F32) -> S::F32 {
@@ -65,7 +65,7 @@ impl Element for F16 {
 }
 
 impl Element for Q8 {
-    const ELEMENT: KvElement = KvElement::Q8_0;
+    const STORED: Stored = Stored::Q8_0;
     const RUN: usize = BLOCK;
 
     #[inline(always)]
@@ -77,7 +77,7 @@ impl Element for Q8 {
 
 /// A code stays where it lies, at the top of a lane (low half) or of its byte (high half), and the scale makes up for it: all exact.
 impl Element for Q4 {
-    const ELEMENT: KvElement = KvElement::Q4;
+    const STORED: Stored = Stored::Q4;
     const RUN: usize = HALF_BLOCK;
     const SCALE_FACTORS: [f32; 2] = [1.0 / (1 << 28) as f32, 1.0 / 16.0];
 
@@ -148,19 +148,19 @@ trait Columns<S: Simd> {
 }
 
 /// One dimension of the keys of adjacent positions.
-struct KeyColumns<'a, S: Simd, E, const N: usize, const HIGH: bool> {
+struct KeyColumns<'a, S: Simd, E, const N: usize> {
     codes: *const u8,
     scales: &'a [S::F32; N],
     element: PhantomData<E>,
 }
 
-impl<S: Simd, E: Element, const N: usize, const HIGH: bool> Columns<S> for KeyColumns<'_, S, E, N, HIGH> {
+impl<S: Simd, E: Element, const N: usize> Columns<S> for KeyColumns<'_, S, E, N> {
     #[inline(always)]
     unsafe fn load(&self, n: usize) -> S::F32 {
         // SAFETY: required of the caller.
         unsafe {
-            let from = self.codes.add(n * S::LANES * E::ELEMENT.code_stride());
-            E::load::<S, HIGH>(from, self.scales[n])
+            let from = self.codes.add(n * S::LANES * E::STORED.code_stride());
+            E::load::<S, false>(from, self.scales[n])
         }
     }
 }
@@ -179,8 +179,8 @@ impl<S: Simd, E: Element, const HIGH: bool> Columns<S> for ValueColumns<E, HIGH>
         let column = n * S::LANES;
         // SAFETY: required of the caller.
         unsafe {
-            let from = self.codes.add(E::ELEMENT.code_offset(column));
-            if !E::ELEMENT.is_quantized() {
+            let from = self.codes.add(E::STORED.code_offset(column));
+            if !E::STORED.is_quantized() {
                 return E::load::<S, false>(from, S::splat(0.0));
             }
             let scale = self.scales.add(column / BLOCK);
@@ -212,7 +212,7 @@ impl<E: Element, const R: usize> Kernel for Scores<'_, E, R> {
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
         let KvLayout { k_dim, element, .. } = *self.layout;
-        assert!(self.queries.iter().all(|query| query.len() == k_dim) && element == E::ELEMENT);
+        assert!(self.queries.iter().all(|query| query.len() == k_dim) && element.keys() == E::STORED);
         assert!(self.panels.end * PANEL_POSITIONS <= SEGMENT_POSITIONS);
         assert!(self.keys.len() >= self.panels.end * self.layout.k_panel_bytes());
         for panel in self.panels.clone() {
@@ -235,23 +235,32 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
     /// The machine has the instruction set of `S`; `N · LANES` divides 32; the panel exists and queries are equally long.
     #[inline(always)]
     unsafe fn panel<S: Simd, const N: usize>(&mut self, panel: usize) {
-        let k_dim = self.layout.k_dim;
+        let leading = self.layout.leading_k_dims();
         let mut lane = 0;
         while lane < PANEL_POSITIONS {
-            // SAFETY: a panel is `k_panel_bytes` long, and the panel's positions lie in the page.
+            // SAFETY: a panel is `k_panel_bytes` long: 32 scales for each block, 32 codes for each leading dimension, 32 f16 for each
+            // plain one. The panel's positions lie in the page.
             unsafe {
                 let keys = self.keys.as_ptr().add(panel * self.layout.k_panel_bytes());
+                let codes = keys.add(self.layout.k_scale_bytes());
                 let mut sums = [[S::splat(0.0); N]; R];
                 let mut first = 0;
-                while first < k_dim {
-                    let dims = first..k_dim.min(first.saturating_add(E::RUN));
+                while first < leading {
+                    let dims = first..leading.min(first.saturating_add(E::RUN));
                     first = dims.end;
-                    if E::is_high(dims.start) {
-                        self.dimensions::<S, N, true>(keys, lane, dims, &mut sums);
-                    } else {
-                        self.dimensions::<S, N, false>(keys, lane, dims, &mut sums);
+                    let lines = codes.add(E::STORED.code_offset(dims.start) * PANEL_POSITIONS);
+                    let mut scales = [S::splat(0.0); N];
+                    if E::STORED.is_quantized() {
+                        let from = keys.cast::<u16>().add(dims.start / BLOCK * PANEL_POSITIONS + lane);
+                        for (n, scale) in scales.iter_mut().enumerate() {
+                            *scale = S::load_f16(from.add(n * S::LANES));
+                        }
                     }
+                    self.dimensions::<S, E, N>(lines, lane, dims, &scales, &mut sums);
                 }
+                let plain = keys.add(self.layout.k_plain_offset_bytes());
+                let no_scales = [S::splat(0.0); N];
+                self.dimensions::<S, F16, N>(plain, lane, leading..self.layout.k_dim, &no_scales, &mut sums);
                 for (sums, scores) in sums.iter().zip(self.scores.iter_mut()) {
                     for (n, sum) in sums.iter().enumerate() {
                         let position = panel * PANEL_POSITIONS + lane + n * S::LANES;
@@ -263,44 +272,36 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
         }
     }
 
-    /// A run of dimensions that share their scales.
+    /// A run of dimensions that share their scales and are stored as `D`.
     ///
     /// # Safety
-    /// The machine has the instruction set of `S`; `keys` is a panel with these lanes and dimensions, and queries have the dimensions.
+    /// The machine has the instruction set of `S`; from `lines` on, a line of 32 codes follows for each dimension, and queries have the
+    /// dimensions; `lane + N · LANES` is at most 32.
     #[inline(always)]
-    unsafe fn dimensions<S: Simd, const N: usize, const HIGH: bool>(
+    unsafe fn dimensions<S: Simd, D: Element, const N: usize>(
         &self,
-        keys: *const u8,
+        lines: *const u8,
         lane: usize,
         dims: Range<usize>,
+        scales: &[S::F32; N],
         sums: &mut [[S::F32; N]; R],
     ) {
-        let element = E::ELEMENT;
-        // SAFETY: the panel holds 32 scales for each block, then 32 codes for each line; a query holds `k_dim` numbers.
+        let stride = D::STORED.code_stride();
+        // SAFETY: required of the caller; the last line is stepped over, but not read there.
         unsafe {
-            let mut scales = [S::splat(0.0); N];
-            if element.is_quantized() {
-                let from = keys.cast::<u16>().add(dims.start / BLOCK * PANEL_POSITIONS + lane);
-                let factor = S::splat(E::SCALE_FACTORS[usize::from(HIGH)]);
-                for (n, scale) in scales.iter_mut().enumerate() {
-                    *scale = S::mul(S::load_f16(from.add(n * S::LANES)), factor);
-                }
-            }
-            let line = PANEL_POSITIONS * element.code_stride();
-            let first = element.code_offset(dims.start) * PANEL_POSITIONS + lane * element.code_stride();
-            let mut codes = keys.add(self.layout.k_scale_bytes() + first);
+            let mut codes = lines.add(lane * stride);
             for d in dims {
                 let mut factors = [0.0; R];
                 for (factor, query) in factors.iter_mut().zip(&self.queries) {
                     *factor = *query.get_unchecked(d);
                 }
-                let columns = KeyColumns::<S, E, N, HIGH> {
+                let columns = KeyColumns::<S, D, N> {
                     codes,
-                    scales: &scales,
+                    scales,
                     element: PhantomData,
                 };
                 add_products::<S, _, R, N>(sums, &factors, &columns);
-                codes = codes.add(line);
+                codes = codes.wrapping_add(PANEL_POSITIONS * stride);
             }
         }
     }
@@ -336,7 +337,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
     unsafe fn run<S: Simd>(mut self) {
         let Range { mut start, end } = self.positions.clone();
         let columns = self.columns.len();
-        assert!(end <= SEGMENT_POSITIONS && self.layout.element == E::ELEMENT);
+        assert!(end <= SEGMENT_POSITIONS && self.layout.element.values() == E::STORED);
         assert!(self.values.len() >= end.div_ceil(PANEL_POSITIONS) * self.layout.v_panel_bytes());
         assert!(self.columns.end <= self.layout.v_stride() && self.columns.start.is_multiple_of(BLOCK_COLUMNS));
         assert!(columns <= BLOCK_COLUMNS && columns.is_multiple_of(LANES));
@@ -347,7 +348,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
             start = block.end;
             // SAFETY: required of the caller, and as asserted.
             unsafe {
-                if E::ELEMENT.is_quantized() {
+                if E::STORED.is_quantized() {
                     self.load_scales::<S>(&block, &mut scales);
                 }
             }
@@ -424,7 +425,7 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
         let from = panel * self.layout.v_panel_bytes()
             + self.layout.v_scale_bytes()
             + first * row_bytes
-            + E::ELEMENT.code_offset(self.columns.start + column);
+            + E::STORED.code_offset(self.columns.start + column);
         // SAFETY: the panel holds a row of codes and a scale for each position, every row of weights a weight, and the columns exist.
         unsafe {
             let mut values = ValueColumns::<E, HIGH> {

@@ -79,19 +79,24 @@ impl Page<'_> {
             return;
         };
         match self.layout.element {
-            KvElement::F16 => self.attend_rows::<F16, R>(tile, states),
-            KvElement::F32 => self.attend_rows::<F32, R>(tile, states),
-            KvElement::Q8_0 => self.attend_rows::<Q8, R>(tile, states),
-            KvElement::Q4 => self.attend_rows::<Q4, R>(tile, states),
+            KvElement::F16 => self.attend_rows::<F16, F16, R>(tile, states),
+            KvElement::F32 => self.attend_rows::<F32, F32, R>(tile, states),
+            KvElement::Q8_0 => self.attend_rows::<Q8, Q8, R>(tile, states),
+            KvElement::Q4 => self.attend_rows::<Q8, Q4, R>(tile, states),
         }
     }
 
-    fn attend_rows<E: Element, const R: usize>(&self, tile: &[TileRow<'_>; R], states: &mut [&mut [f32]; R]) {
+    /// Keys are stored as `K`, values as `V`.
+    fn attend_rows<K: Element, V: Element, const R: usize>(
+        &self,
+        tile: &[TileRow<'_>; R],
+        states: &mut [&mut [f32]; R],
+    ) {
         let (keys, values) = self.bytes.split_at(self.layout.v_offset_bytes());
         let start = tile.iter().map(|row| row.start).min().unwrap_or(0);
         let end = tile.iter().map(|row| row.end).max().unwrap_or(0);
         let mut weights = [[0.0; SEGMENT_POSITIONS]; R];
-        self.kernels.run(Scores::<E, R> {
+        self.kernels.run(Scores::<K, R> {
             layout: self.layout,
             keys,
             queries: tile.map(|row| row.q),
@@ -113,7 +118,7 @@ impl Page<'_> {
             let padded = first..self.layout.v_stride().min(first + BLOCK_COLUMNS);
             let block = first..self.layout.v_dim.min(first + BLOCK_COLUMNS);
             let mut output = [[0.0; BLOCK_COLUMNS]; R];
-            self.weigh_values::<E, R>(values, tile, &weights, &mut output, padded);
+            self.weigh_values::<V, R>(values, tile, &weights, &mut output, padded);
             for (r, state) in states.iter_mut().enumerate() {
                 self.kernels.run(MergeOutput {
                     merge: merges[r],

@@ -61,6 +61,7 @@ impl Builder {
         let kv = self.kv(Kv {
             heads: kv_heads,
             key_dim,
+            plain_key_dims: 0,
             value_dim,
             window: attention.rule.visible.window(),
         });
@@ -96,6 +97,7 @@ impl Builder {
         let kv = self.kv(Kv {
             heads: 1,
             key_dim,
+            plain_key_dims: rope_dim,
             value_dim: latent_dim,
             window: mla.rule.visible.window(),
         });

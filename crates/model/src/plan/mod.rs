@@ -70,6 +70,8 @@ pub struct NormUse {
 pub struct Kv {
     pub heads: usize,
     pub key_dim: usize,
+    /// Trailing dimensions of a key that keep their precision where keys are quantised: the rotated part of latent keys.
+    pub plain_key_dims: usize,
     pub value_dim: usize,
     /// Positions that stay visible; `None`: all.
     pub window: Option<usize>,

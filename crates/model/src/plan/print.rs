@@ -49,11 +49,11 @@ impl Display for Plan {
 
 impl Display for Kv {
     fn fmt(&self, f: &mut Formatter) -> Result {
-        write!(
-            f,
-            "{} heads, key {}, value {}",
-            self.heads, self.key_dim, self.value_dim
-        )?;
+        write!(f, "{} heads, key {}", self.heads, self.key_dim)?;
+        if self.plain_key_dims > 0 {
+            write!(f, " of which {} plain", self.plain_key_dims)?;
+        }
+        write!(f, ", value {}", self.value_dim)?;
         match self.window {
             None => write!(f, ", all positions"),
             Some(window) => write!(f, ", window {window}"),
