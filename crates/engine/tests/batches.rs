@@ -66,7 +66,11 @@ impl Model {
         let parts: Vec<Part> = parts
             .iter()
             .zip(&wanted)
-            .map(|(ids, wanted)| Part { ids, wanted })
+            .map(|(ids, wanted)| Part {
+                ids,
+                wanted,
+                steering: None,
+            })
             .collect();
         let batch = Batch { parts: &parts };
         let mut logits = vec![f32::NAN; batch.rows() * vocabulary];
