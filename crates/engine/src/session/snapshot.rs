@@ -71,7 +71,8 @@ impl Session {
         }
     }
 
-    /// Becomes what the snapshot holds, steering included, whatever this session was before. The snapshot can be used again, by any session of the engine.
+    /// Becomes what the snapshot holds, steering included, whatever this session was before. The snapshot can be used again, by any
+    /// session of the engine.
     ///
     /// # Errors
     /// [`RestoreError`]; nothing changes then.
