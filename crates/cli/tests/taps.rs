@@ -204,7 +204,12 @@ fn perplexity_reports_what_it_measured() {
     assert_eq!(windows, (tokens / 15.0).ceil());
     let ids = results(&output(&["tokenize", &tiny(), TEXT, "--ids"]));
     assert_eq!(tokens, ids.split(',').count() as f64);
-    assert!((number("perplexity").ln() - number("mean_nll")).abs() < 1e-9);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test may differ in the last bit between platforms"
+    )]
+    let mean_nll = number("perplexity").ln();
+    assert!((mean_nll - number("mean_nll")).abs() < 1e-9);
     assert!(number("perplexity_standard_error") > 0.0);
     let told = results(&output(&command));
     assert!(

@@ -43,7 +43,9 @@ fn make(args: &SteerMakeArgs) -> anyhow::Result<()> {
     }
     steps.finish();
     if layers.is_empty() {
-        return Err(UsageError("the model has a single layer, for which a control vector has no direction".into()).into());
+        return Err(
+            UsageError("the model has a single layer, for which a control vector has no direction".into()).into(),
+        );
     }
     let vector = directions(&layers, method)?;
     write(&vector, model.engine.spec().family, &args.out)?;
