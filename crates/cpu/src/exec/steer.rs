@@ -98,12 +98,12 @@ mod tests {
             min: -1.0,
             max: 2.0,
         };
-        assert_eq!(steered([3.0, 4.0], &[add.clone()]), [5.0, 0.0]);
+        assert_eq!(steered([3.0, 4.0], std::slice::from_ref(&add)), [5.0, 0.0]);
         assert_eq!(steered([3.0, 4.0], &[ablate(1.0)]), [3.0, 0.0]);
         assert_eq!(steered([3.0, 4.0], &[ablate(0.5)]), [3.0, 2.0]);
-        assert_eq!(steered([3.0, 4.0], &[clamp.clone()]), [3.0, 2.0]);
-        assert_eq!(steered([3.0, -4.0], &[clamp.clone()]), [3.0, -1.0]);
-        assert_eq!(steered([3.0, 1.5], &[clamp.clone()]), [3.0, 1.5]);
+        assert_eq!(steered([3.0, 4.0], std::slice::from_ref(&clamp)), [3.0, 2.0]);
+        assert_eq!(steered([3.0, -4.0], std::slice::from_ref(&clamp)), [3.0, -1.0]);
+        assert_eq!(steered([3.0, 1.5], std::slice::from_ref(&clamp)), [3.0, 1.5]);
         // The length is that before the first step.
         assert_eq!(steered([3.0, 4.0], &[ablate(1.0), StreamStep::Renorm]), [5.0, 0.0]);
         assert_eq!(steered([3.0, 4.0], &[add.clone(), ablate(1.0)]), [5.0, 0.0]);
