@@ -393,7 +393,7 @@ impl Drop for SavedFile {
 }
 
 /// Magic, version, fingerprint, numerics, positions, capacity.
-const HEAD_BYTES: usize = 8 + 4 + 32 + 48 + 8 + 8;
+const HEAD_BYTES: usize = 8 + 4 + 32 + 48 + 32 + 8 + 8;
 const SEAL_BYTES: usize = 32;
 
 #[test]
@@ -416,7 +416,7 @@ fn a_flipped_byte_anywhere_refuses_the_file() {
             .unwrap_or_else(|| panic!("byte {place} flipped"));
         let right = match place {
             0..8 => matches!(problem, LoadProblem::NotASession),
-            8..12 => matches!(problem, LoadProblem::Version { expected: 1, .. }),
+            8..12 => matches!(problem, LoadProblem::Version { expected: 2, .. }),
             _ => matches!(problem, LoadProblem::Damaged { offset, bytes }
                 if (offset..offset + bytes).contains(&(place as u64))),
         };
