@@ -1,5 +1,5 @@
-//! What stored keys and values cost real models, as perplexity on a text. The files are fetched by `cargo xtask fixtures`; a model whose
-//! file is absent is skipped.
+//! What stored keys and values cost real models, as perplexity on a text: to be asked for (`cargo test -p goldcrest --release --test
+//! perplexity -- --ignored --nocapture`). The files are fetched by `cargo xtask fixtures`; a model whose file is absent is skipped.
 
 use std::path::{Path, PathBuf};
 
@@ -68,11 +68,13 @@ fn stored_keys_and_values_keep_the_perplexity(model: &str) {
 }
 
 #[test]
+#[ignore = "takes ten minutes of two cores"]
 fn smollm2() {
     stored_keys_and_values_keep_the_perplexity("smollm2-135m-instruct-q4_1");
 }
 
 #[test]
+#[ignore = "takes ten minutes of two cores"]
 fn gemma3() {
     stored_keys_and_values_keep_the_perplexity("gemma-3-270m-q4_k_m");
 }
