@@ -26,17 +26,10 @@ impl Heads {
         hidden: usize,
         (layer, visible): (usize, Visible),
     ) -> Result<Heads, SpecError> {
-        let bad = |key, value: usize, expected: String| SpecError::BadValue {
-            key: settings.spelling(key),
-            value: value.to_string(),
-            expected,
-        };
         let windowed = matches!(visible, Visible::Window(_));
         let own = |key| if windowed { settings.opt_usize(key) } else { Ok(None) };
         let heads = own(keys::WINDOW_HEADS)?.or(settings.opt_usize_at(keys::HEADS, layer)?);
-        let heads = heads.ok_or_else(|| SpecError::MissingKey {
-            key: settings.spelling(keys::HEADS),
-        })?;
+        let heads = heads.ok_or_else(|| settings.missing(keys::HEADS))?;
         let full = |key| if windowed { Ok(None) } else { settings.opt_usize(key) };
         let kv_heads = full(keys::FULL_KV_HEADS)?.or(settings.opt_usize_at(keys::KV_HEADS, layer)?);
         let mut kv_heads = kv_heads.unwrap_or(heads);
@@ -54,18 +47,18 @@ impl Heads {
         }
         if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 {
             let expected = format!("a divisor of the {heads} attention heads");
-            return Err(bad(keys::KV_HEADS, kv_heads, expected));
+            return Err(settings.bad_value(keys::KV_HEADS, kv_heads, expected));
         }
         let key_dim = own(keys::WINDOW_HEAD_DIM)?.or(full(keys::FULL_HEAD_DIM)?);
         let key_dim = key_dim.or(settings.opt_usize_at(keys::HEAD_DIM, layer)?);
         let key_dim = key_dim.unwrap_or(hidden / heads);
         if key_dim == 0 || !key_dim.is_multiple_of(2) {
-            return Err(bad(keys::HEAD_DIM, key_dim, "an even number above zero".into()));
+            return Err(settings.bad_value(keys::HEAD_DIM, key_dim, "an even number above zero"));
         }
         let value_dim = own(keys::WINDOW_VALUE_DIM)?.or(settings.opt_usize(keys::VALUE_DIM)?);
         let value_dim = value_dim.unwrap_or(key_dim);
         if value_dim == 0 {
-            return Err(bad(keys::VALUE_DIM, value_dim, "a number above zero".into()));
+            return Err(settings.bad_value(keys::VALUE_DIM, value_dim, "a number above zero"));
         }
         Ok(Heads {
             heads,

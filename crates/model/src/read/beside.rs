@@ -3,7 +3,7 @@
 use super::SpecError;
 use super::layers::LayerReader;
 use super::tensors::Tensors;
-use crate::spec::{Block, Branch, Norm, NormKind, Residual, Sublayer, VectorMap};
+use crate::spec::{Block, Branch, Norm, NormKind, Sublayer, VectorMap};
 
 impl LayerReader<'_> {
     /// Both blocks as one sublayer, if the family has them side by side and the layer has a router.
@@ -28,24 +28,16 @@ impl LayerReader<'_> {
         let branches = vec![
             Branch {
                 pre: Some(norm(self.family.names.ffn_norm)?),
-                block: Block::Dense(Box::new(dense)),
                 post: Some(norm(facts.dense_post_norm)?),
-                scales: [1.0, 1.0],
-                deferred: false,
+                ..Branch::plain(Block::Dense(Box::new(dense)))
             },
             Branch {
                 pre: Some(norm(facts.moe_norm)?),
-                block: Block::Moe(Box::new(moe)),
                 post: Some(norm(facts.moe_post_norm)?),
-                scales: [1.0, 1.0],
-                deferred: false,
+                ..Branch::plain(Block::Moe(Box::new(moe)))
             },
         ];
-        Ok(Some(Sublayer {
-            branches,
-            post: Some(norm(self.family.names.ffn_post_norm)?),
-            scale: 1.0,
-            residual: Residual::Stream,
-        }))
+        let post = norm(self.family.names.ffn_post_norm)?;
+        Ok(Some(Sublayer::plain(branches, Some(post))))
     }
 }

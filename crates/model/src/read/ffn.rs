@@ -1,8 +1,8 @@
 //! Dense feed-forward blocks, alone or as a shared expert.
 
-use super::SpecError;
 use goldcrest_format::Config;
 
+use super::SpecError;
 use super::keys::{self, Key};
 use super::layers::LayerReader;
 use super::tensors::{Place, Tensors};
@@ -96,9 +96,6 @@ impl LayerReader<'_> {
         let Some(name) = self.settings.opt_str(key)? else {
             return Ok(default);
         };
-        Activation::from_name(name).ok_or_else(|| SpecError::Unsupported {
-            key: self.settings.spelling(key),
-            value: name.into(),
-        })
+        Activation::from_name(name).ok_or_else(|| self.settings.unsupported(key, name))
     }
 }

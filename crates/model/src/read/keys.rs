@@ -276,6 +276,39 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// The error of a needed key that the file lacks.
+    pub fn missing(&self, key: Key) -> SpecError {
+        SpecError::MissingKey {
+            key: self.spelling(key),
+        }
+    }
+
+    /// The error of a value that cannot be.
+    pub fn bad_value(&self, key: Key, value: impl ToString, expected: impl Into<String>) -> SpecError {
+        SpecError::BadValue {
+            key: self.spelling(key),
+            value: value.to_string(),
+            expected: expected.into(),
+        }
+    }
+
+    /// The error of a value that means something which this build does not know.
+    pub fn unsupported(&self, key: Key, value: impl ToString) -> SpecError {
+        SpecError::Unsupported {
+            key: self.spelling(key),
+            value: value.to_string(),
+        }
+    }
+
+    /// The number `number` of a needed key, which has to be above zero.
+    pub fn positive(&self, key: Key, number: Option<usize>) -> Result<usize, SpecError> {
+        match number {
+            None => Err(self.missing(key)),
+            Some(0) => Err(self.bad_value(key, 0, "a number above zero")),
+            Some(number) => Ok(number),
+        }
+    }
+
     /// A JSON value of a Hugging Face config, by its own name; JSON null counts as absent.
     pub fn hf(&self, name: &str) -> Option<&'a Value> {
         let Config::Hf(config) = self.checkpoint.config() else {
@@ -342,18 +375,16 @@ impl<'a> Settings<'a> {
         };
         match list.get(layer) {
             Some(&value) => in_range(&self.spelling(key), value).map(Some),
-            None => Err(SpecError::BadValue {
-                key: self.spelling(key),
-                value: format!("{} entries", list.len()),
-                expected: format!("an entry for layer {layer}"),
-            }),
+            None => Err(self.bad_value(
+                key,
+                format!("{} entries", list.len()),
+                format!("an entry for layer {layer}"),
+            )),
         }
     }
 
     pub fn usize(&self, key: Key) -> Result<usize, SpecError> {
-        self.opt_usize(key)?.ok_or_else(|| SpecError::MissingKey {
-            key: self.spelling(key),
-        })
+        self.opt_usize(key)?.ok_or_else(|| self.missing(key))
     }
 
     pub fn opt_f64(&self, key: Key) -> Result<Option<f64>, SpecError> {
@@ -375,9 +406,7 @@ impl<'a> Settings<'a> {
     }
 
     pub fn f64(&self, key: Key) -> Result<f64, SpecError> {
-        self.opt_f64(key)?.ok_or_else(|| SpecError::MissingKey {
-            key: self.spelling(key),
-        })
+        self.opt_f64(key)?.ok_or_else(|| self.missing(key))
     }
 
     /// An entry of a list of numbers of a Hugging Face config.

@@ -21,11 +21,7 @@ impl<'a> LayerReader<'a> {
     pub fn new(settings: &'a Settings<'a>, family: &'static Family, hidden: usize) -> Result<Self, SpecError> {
         let layers = settings.layers()?;
         if layers > MOST_LAYERS {
-            return Err(SpecError::BadValue {
-                key: settings.spelling(super::keys::LAYERS),
-                value: layers.to_string(),
-                expected: format!("at most {MOST_LAYERS}"),
-            });
+            return Err(settings.bad_value(super::keys::LAYERS, layers, format!("at most {MOST_LAYERS}")));
         }
         Ok(LayerReader {
             settings,
@@ -60,10 +56,7 @@ impl<'a> LayerReader<'a> {
             _ if facts.layout == Layout::One => (names.attention_norm, names.attention_norm),
             _ => (names.attention_norm, names.ffn_norm),
         };
-        let mut mixers = Vec::new();
-        for block in self.mixers(tensors, layer)? {
-            mixers.push(self.branch(tensors, mixer_norm, layer, block)?);
-        }
+        let mut mixers = self.mixer_branches(tensors, mixer_norm, layer)?;
         let has_ffn = facts.layout != Layout::One || mixers.is_empty();
         let mut sublayers = Vec::new();
         if parallel {
@@ -96,10 +89,7 @@ impl<'a> LayerReader<'a> {
         let mut sublayers = Vec::new();
         for half in 0..2 {
             tensors.half = half;
-            let mut mixers = Vec::new();
-            for block in self.mixers(tensors, layer)? {
-                mixers.push(self.branch(tensors, names.attention_norm, layer, block)?);
-            }
+            let mixers = self.mixer_branches(tensors, names.attention_norm, layer)?;
             sublayers.push(self.sublayer(mixers, None)?);
             let dense = Block::Dense(Box::new(self.dense_ffn(tensors, layer)?));
             let mut branches = vec![self.branch(tensors, names.ffn_norm, layer, dense)?];
@@ -161,6 +151,15 @@ impl<'a> LayerReader<'a> {
         self.branch(tensors, norm, layer, block)
     }
 
+    /// The mixers of a layer, each with its norm.
+    fn mixer_branches(&self, tensors: &mut Tensors, norm: Name, layer: usize) -> Result<Vec<Branch>, SpecError> {
+        let blocks = self.mixers(tensors, layer)?;
+        blocks
+            .into_iter()
+            .map(|block| self.branch(tensors, norm, layer, block))
+            .collect()
+    }
+
     /// The mixers of a layer: one in most models, several side by side in some, none in layers that are one feed-forward block.
     fn mixers(&self, tensors: &mut Tensors, layer: usize) -> Result<Vec<Block>, SpecError> {
         let mut blocks = Vec::new();
@@ -201,16 +200,14 @@ impl<'a> LayerReader<'a> {
             _ => facts.recurrent_scales,
         };
         let [pre, _] = self.normed(tensors, layer);
-        let pre: Option<Norm> = match pre {
+        let pre = match pre {
             true => Some(tensors.norm(norm, layer, self.hidden)?),
             false => None,
         };
         Ok(Branch {
             pre,
-            block,
-            post: None,
             scales: [self.number(scale_in)?, self.number(scale_out)?],
-            deferred: false,
+            ..Branch::plain(block)
         })
     }
 

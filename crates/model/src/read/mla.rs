@@ -2,7 +2,7 @@
 
 use super::SpecError;
 use super::attention::{Visibility, reorder};
-use super::keys::{self, Key};
+use super::keys;
 use super::layers::LayerReader;
 use super::rope::{latent_score_factor, layer_rope, position_scale, rotary_fraction};
 use super::tensors::{Place, Tensors};
@@ -45,10 +45,7 @@ impl LayerReader<'_> {
         } = sizes;
         let order = self.pairs(rope_dim)?;
         let query = self.mla_query(tensors, layer, (sizes, order))?;
-        let part = |rows| Place {
-            rows,
-            ..Place::whole(names.latent, layer, [latent_dim + rope_dim, self.hidden])
-        };
+        let part = |rows| Place::part(names.latent, layer, [latent_dim + rope_dim, self.hidden], rows);
         let bias = self.family.attention.qkv_bias;
         let latent = tensors.linear_of(part(RowSelection::stretch(0, latent_dim)), bias)?;
         let rope_key = tensors.linear_of(part(RowSelection::stretch(latent_dim, rope_dim)), bias)?;
@@ -98,32 +95,22 @@ impl LayerReader<'_> {
     /// Files older than keys for latent attention write the widths of expanded heads in those of plain attention, or leave the values' to
     /// the output's matrix.
     fn mla_sizes(&self, tensors: &Tensors, layer: usize) -> Result<Sizes, SpecError> {
-        let positive = |key: Key, value: Option<usize>| match value {
-            None => Err(SpecError::MissingKey {
-                key: self.settings.spelling(key),
-            }),
-            Some(0) => Err(SpecError::BadValue {
-                key: self.settings.spelling(key),
-                value: "0".into(),
-                expected: "a number above zero".into(),
-            }),
-            Some(value) => Ok(value),
-        };
-        let needed = |key| positive(key, self.settings.opt_usize(key)?);
+        let settings = self.settings;
+        let needed = |key| settings.positive(key, settings.opt_usize(key)?);
         let heads = needed(keys::HEADS)?;
         let rope_dim = needed(keys::ROPE_DIM)?;
-        let nope_dim = if self.settings.is_gguf() {
-            let key_dim = match self.settings.opt_usize(keys::LATENT_KEY_DIM)? {
+        let nope_dim = if settings.is_gguf() {
+            let key_dim = match settings.opt_usize(keys::LATENT_KEY_DIM)? {
                 None => needed(keys::HEAD_DIM)?,
-                given => positive(keys::LATENT_KEY_DIM, given)?,
+                given => settings.positive(keys::LATENT_KEY_DIM, given)?,
             };
-            positive(keys::LATENT_KEY_DIM, key_dim.checked_sub(rope_dim))?
+            settings.positive(keys::LATENT_KEY_DIM, key_dim.checked_sub(rope_dim))?
         } else {
             needed(keys::NOPE_DIM)?
         };
-        let value_dim = match self.settings.opt_usize(keys::LATENT_VALUE_DIM)? {
+        let value_dim = match settings.opt_usize(keys::LATENT_VALUE_DIM)? {
             None => tensors.shape(self.family.names.output, layer)?[1] / heads,
-            given => positive(keys::LATENT_VALUE_DIM, given)?,
+            given => settings.positive(keys::LATENT_VALUE_DIM, given)?,
         };
         Ok(Sizes {
             heads,
@@ -163,11 +150,8 @@ impl LayerReader<'_> {
             .map_or(self.hidden, |(down, _): &(Linear, Norm)| down.weight.outputs());
         let head = nope_dim + rope_dim;
         let mut part = |first, width| {
-            let place = Place {
-                rows: RowSelection::grouped(heads, head, first, width),
-                ..Place::whole(name, layer, [heads * head, inputs])
-            };
-            tensors.linear_of(place, Bias::Stored)
+            let rows = RowSelection::grouped(heads, head, first, width);
+            tensors.linear_of(Place::part(name, layer, [heads * head, inputs], rows), Bias::Stored)
         };
         Ok(MlaQuery {
             nope: part(0, nope_dim)?,
@@ -198,10 +182,8 @@ impl LayerReader<'_> {
         let fraction = rotary_fraction(self.settings, visible)?.unwrap_or(1.0);
         let is_rope_dim = |dims: usize| (dims as f64 * fraction).round() == rope_dim as f64;
         if !(is_rope_dim(rope_dim) || is_rope_dim(sizes.nope_dim + rope_dim)) || !rope_dim.is_multiple_of(2) {
-            return Err(SpecError::Unsupported {
-                key: self.settings.spelling(keys::ROPE_DIM),
-                value: format!("a rotation of the part {fraction} of {rope_dim} dimensions"),
-            });
+            let value = format!("a rotation of the part {fraction} of {rope_dim} dimensions");
+            return Err(self.settings.unsupported(keys::ROPE_DIM, value));
         }
         layer_rope(self.settings, self.family, tensors, rope_dim, visible)
     }

@@ -146,11 +146,7 @@ fn read_embedding(
     let rows = match settings.opt_usize(keys::VOCABULARY)? {
         Some(rows) => rows,
         None if settings.is_gguf() => tensors.rows(names.embedding, 0)?,
-        None => {
-            return Err(SpecError::MissingKey {
-                key: settings.spelling(keys::VOCABULARY),
-            });
-        }
+        None => return Err(settings.missing(keys::VOCABULARY)),
     };
     let positions = match family.embedding.positions {
         true => Some(tensors.matrix(names.positions, 0, [settings.usize(keys::CONTEXT)?, hidden])?),

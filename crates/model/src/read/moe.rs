@@ -61,20 +61,9 @@ impl LayerReader<'_> {
         }
     }
 
-    /// A number above zero.
+    /// A number above zero, that of the layer where the file has one for each.
     pub fn positive(&self, key: Key, layer: usize) -> Result<usize, SpecError> {
-        let number = self.settings.opt_usize_at(key, layer)?;
-        let number = number.ok_or_else(|| SpecError::MissingKey {
-            key: self.settings.spelling(key),
-        })?;
-        match number {
-            0 => Err(SpecError::BadValue {
-                key: self.settings.spelling(key),
-                value: "0".into(),
-                expected: "a number above zero".into(),
-            }),
-            number => Ok(number),
-        }
+        self.settings.positive(key, self.settings.opt_usize_at(key, layer)?)
     }
 
     fn router(&self, tensors: &mut Tensors, layer: usize, experts: usize) -> Result<Router, SpecError> {
@@ -84,11 +73,8 @@ impl LayerReader<'_> {
             _ => self.positive(keys::TOP_K, layer)?,
         };
         if top_k > experts {
-            return Err(SpecError::BadValue {
-                key: self.settings.spelling(keys::TOP_K),
-                value: top_k.to_string(),
-                expected: format!("at most the {experts} experts"),
-            });
+            let expected = format!("at most the {experts} experts");
+            return Err(self.settings.bad_value(keys::TOP_K, top_k, expected));
         }
         let scoring = self.scoring(facts)?;
         let mut correction = None;
@@ -122,23 +108,13 @@ impl LayerReader<'_> {
                 Some(2) => Scoring::SigmoidOfChosen,
                 // The softmax of all, normalised over the chosen, is theirs.
                 Some(1 | 3) => Scoring::SoftmaxOfChosen,
-                Some(other) => {
-                    return Err(SpecError::Unsupported {
-                        key: self.settings.spelling(key),
-                        value: other.to_string(),
-                    });
-                }
+                Some(other) => return Err(self.settings.unsupported(key, other)),
             },
             ScoringFact::ChosenByKey(key, default) => match self.settings.opt_str(key)? {
                 None => default,
                 Some("sigmoid") => Scoring::SigmoidOfChosen,
                 Some("softmax") => Scoring::SoftmaxOfChosen,
-                Some(other) => {
-                    return Err(SpecError::Unsupported {
-                        key: self.settings.spelling(key),
-                        value: other.into(),
-                    });
-                }
+                Some(other) => return Err(self.settings.unsupported(key, other)),
             },
             ScoringFact::GgufNumber { hf, .. } if !self.settings.is_gguf() => hf,
             ScoringFact::GgufNumber { gguf_default, .. } => match self.settings.opt_usize(keys::EXPERT_SCORING)? {
@@ -146,12 +122,7 @@ impl LayerReader<'_> {
                 Some(1) => Scoring::Softmax,
                 Some(2) => Scoring::Sigmoid,
                 Some(3) => Scoring::SoftmaxOfChosen,
-                Some(other) => {
-                    return Err(SpecError::Unsupported {
-                        key: self.settings.spelling(keys::EXPERT_SCORING),
-                        value: other.to_string(),
-                    });
-                }
+                Some(other) => return Err(self.settings.unsupported(keys::EXPERT_SCORING, other)),
             },
             ScoringFact::SparseMixer(key) => Scoring::SparseMixer {
                 jitter: self.settings.opt_f64(key)?.unwrap_or(0.01) as f32,
@@ -173,12 +144,7 @@ impl LayerReader<'_> {
             Groups::MaxIfLimited => match self.settings.opt_str(keys::GROUP_METHOD)? {
                 None | Some("greedy") => return Ok(None),
                 Some("group_limited_greedy") => GroupScore::Max,
-                Some(other) => {
-                    return Err(SpecError::Unsupported {
-                        key: self.settings.spelling(keys::GROUP_METHOD),
-                        value: other.into(),
-                    });
-                }
+                Some(other) => return Err(self.settings.unsupported(keys::GROUP_METHOD, other)),
             },
         };
         let count = self.settings.opt_usize(keys::EXPERT_GROUPS)?.unwrap_or(1);
@@ -193,13 +159,10 @@ impl LayerReader<'_> {
         };
         let members = experts.checked_div(count).unwrap_or(0);
         if members * count != experts || members < least || keep > count || keep * members < top_k {
-            return Err(SpecError::BadValue {
-                key: self.settings.spelling(keys::EXPERT_GROUPS),
-                value: format!("{count} groups, {keep} kept"),
-                expected: format!(
-                    "equal groups of {experts} experts, of which the kept ones hold the {top_k} to choose"
-                ),
-            });
+            let value = format!("{count} groups, {keep} kept");
+            let expected =
+                format!("equal groups of {experts} experts, of which the kept ones hold the {top_k} to choose");
+            return Err(self.settings.bad_value(keys::EXPERT_GROUPS, value, expected));
         }
         Ok((keep < count).then_some(ExpertGroups { count, keep, score }))
     }

@@ -4,8 +4,17 @@ use super::SpecError;
 use super::keys::Settings;
 use super::layers::LayerReader;
 use super::tensors::Tensors;
-use crate::families::{Bias, Family};
-use crate::spec::{Block, Branch, PerLayerEmbedding, PerLayerInput, Residual, Sublayer};
+use crate::families::{Bias, Family, PerLayerFacts};
+use crate::spec::{Block, Branch, PerLayerEmbedding, PerLayerInput, Sublayer};
+
+/// What the family knows of such embeddings, and the width of one; `None` if the family or the file has none.
+fn facts_and_width(settings: &Settings, family: &Family) -> Result<Option<(PerLayerFacts, usize)>, SpecError> {
+    let Some(facts) = family.embedding.per_layer else {
+        return Ok(None);
+    };
+    let width = settings.opt_usize(facts.width)?.filter(|width| *width > 0);
+    Ok(width.map(|width| (facts, width)))
+}
 
 /// The embeddings of all layers, if the family and the file have them.
 pub fn read_embedding(
@@ -14,12 +23,8 @@ pub fn read_embedding(
     tensors: &mut Tensors,
     (hidden, layers, vocabulary): (usize, usize, usize),
 ) -> Result<Option<PerLayerEmbedding>, SpecError> {
-    let Some(facts) = family.embedding.per_layer else {
+    let Some((facts, width)) = facts_and_width(settings, family)? else {
         return Ok(None);
-    };
-    let width = match settings.opt_usize(facts.width)? {
-        None | Some(0) => return Ok(None),
-        Some(width) => width,
     };
     let all = layers * width;
     Ok(Some(PerLayerEmbedding {
@@ -35,30 +40,16 @@ pub fn read_embedding(
 impl LayerReader<'_> {
     /// The sublayer that lets the layer's embedding in, if the layer has one.
     pub fn per_layer_input(&self, tensors: &mut Tensors, layer: usize) -> Result<Option<Sublayer>, SpecError> {
-        let Some(facts) = self.family.embedding.per_layer else {
+        let Some((facts, width)) = facts_and_width(self.settings, self.family)? else {
             return Ok(None);
-        };
-        let width = match self.settings.opt_usize(facts.width)? {
-            None | Some(0) => return Ok(None),
-            Some(width) => width,
         };
         let block = PerLayerInput {
             gate: tensors.linear(facts.gate, layer, [width, self.hidden], Bias::Stored)?,
             activation: self.activation()?,
             projection: tensors.linear(facts.layer_projection, layer, [self.hidden, width], Bias::Stored)?,
         };
-        let branch = Branch {
-            pre: None,
-            block: Block::PerLayerInput(Box::new(block)),
-            post: None,
-            scales: [1.0, 1.0],
-            deferred: false,
-        };
-        Ok(Some(Sublayer {
-            branches: vec![branch],
-            post: Some(tensors.norm(facts.post_norm, layer, self.hidden)?),
-            scale: 1.0,
-            residual: Residual::Stream,
-        }))
+        let branch = Branch::plain(Block::PerLayerInput(Box::new(block)));
+        let post = tensors.norm(facts.post_norm, layer, self.hidden)?;
+        Ok(Some(Sublayer::plain(vec![branch], Some(post))))
     }
 }

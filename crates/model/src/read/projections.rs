@@ -76,11 +76,10 @@ impl LayerReader<'_> {
         let kind = self.visible(layer);
         match (0..first).rev().find(|&earlier| self.visible(earlier) == kind) {
             Some(earlier) => Ok(Some(earlier)),
-            None => Err(SpecError::BadValue {
-                key: self.settings.spelling(key),
-                value: sharing.to_string(),
-                expected: "fewer layers: one of each kind has to come before them".into(),
-            }),
+            None => {
+                let expected = "fewer layers: one of each kind has to come before them";
+                Err(self.settings.bad_value(key, sharing, expected))
+            }
         }
     }
 }

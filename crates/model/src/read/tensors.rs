@@ -62,6 +62,14 @@ impl Place {
             columns: false,
         }
     }
+
+    /// Some rows of a tensor of this shape.
+    pub fn part(name: Name, layer: usize, shape: [usize; 2], rows: RowSelection) -> Place {
+        Place {
+            rows,
+            ..Place::whole(name, layer, shape)
+        }
+    }
 }
 
 impl<'a> Tensors<'a> {
@@ -252,19 +260,15 @@ impl<'a> Tensors<'a> {
         self.vector_of(name, layer, part, (len, RowSelection::all(len)))
     }
 
-    /// The elements `elements` of a vector (or of any tensor with as many elements as) `len`.
+    /// As [`Tensors::vector_named`].
     pub fn vector_of(
         &mut self,
         name: Name,
         layer: usize,
         part: &str,
-        (len, elements): (usize, RowSelection),
+        place: (usize, RowSelection),
     ) -> Result<Vector, SpecError> {
-        let info = self.take_weights(self.full_name(name, layer, part), &[len])?;
-        Ok(Vector {
-            elements,
-            ..Vector::whole(info.name.clone(), len)
-        })
+        self.vector_named(self.full_name(name, layer, part), place)
     }
 
     pub fn has_named(&self, tensor: &str) -> bool {
@@ -296,7 +300,7 @@ impl<'a> Tensors<'a> {
         Ok(Linear { weight, bias })
     }
 
-    /// The elements `elements` of the tensor `tensor`, which has `len`.
+    /// The elements `elements` of the tensor `tensor`, a vector of `len` or anything else with as many elements.
     pub fn vector_named(
         &mut self,
         tensor: String,

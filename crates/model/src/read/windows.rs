@@ -62,11 +62,7 @@ impl LayerKinds {
 fn positive(settings: &Settings, key: keys::Key) -> Result<Option<usize>, SpecError> {
     match settings.opt_usize(key)? {
         Some(0) if settings.is_gguf() => Ok(None),
-        Some(0) => Err(SpecError::BadValue {
-            key: settings.spelling(key),
-            value: "0".into(),
-            expected: "a number of positions above zero".into(),
-        }),
+        Some(0) => Err(settings.bad_value(key, 0, "a number of positions above zero")),
         other => Ok(other),
     }
 }
@@ -103,9 +99,7 @@ fn windowed_layers(
     match family.attention.windows {
         Windows::Never | Windows::Chunks(..) => Ok(None),
         Windows::All => windowed(&|_| true),
-        Windows::Typed => Err(SpecError::MissingKey {
-            key: settings.spelling(keys::LAYER_TYPES),
-        }),
+        Windows::Typed => Err(settings.missing(keys::LAYER_TYPES)),
         Windows::Upper if settings.opt_bool(keys::USE_WINDOW)? == Some(true) => {
             let first = settings.usize(keys::FIRST_WINDOW_LAYER)?;
             windowed(&|layer| layer >= first)
@@ -135,9 +129,7 @@ fn typed_windows(
             return Err(wrong_type("layer_types", "a kind of layer", kind));
         };
         if name == "sliding_attention" && window.is_none() {
-            return Err(SpecError::MissingKey {
-                key: settings.spelling(keys::WINDOW),
-            });
+            return Err(settings.missing(keys::WINDOW));
         }
         if !KNOWN_LAYER_TYPES.contains(&name) {
             return Err(wrong_type("layer_types", &KNOWN_LAYER_TYPES.join(", "), kind));

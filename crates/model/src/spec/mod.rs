@@ -90,6 +90,18 @@ pub struct Sublayer {
     pub residual: Residual,
 }
 
+impl Sublayer {
+    /// Branches whose sum is added to the stream as it is, or normed.
+    pub fn plain(branches: Vec<Branch>, post: Option<Norm>) -> Sublayer {
+        Sublayer {
+            branches,
+            post,
+            scale: 1.0,
+            residual: Residual::Stream,
+        }
+    }
+}
+
 /// What an update is added to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Residual {
@@ -110,6 +122,19 @@ pub struct Branch {
     pub scales: [f32; 2],
     /// The output joins the stream at the end of the layer instead.
     pub deferred: bool,
+}
+
+impl Branch {
+    /// A block as it is.
+    pub fn plain(block: Block) -> Branch {
+        Branch {
+            pre: None,
+            block,
+            post: None,
+            scales: [1.0, 1.0],
+            deferred: false,
+        }
+    }
 }
 
 /// What a branch computes.

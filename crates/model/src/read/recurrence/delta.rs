@@ -113,22 +113,16 @@ impl LayerReader<'_> {
         let value_dim = tensors.elements(names.norm, layer, "weight")?;
         let key_heads = self.settings.opt_usize(facts.key_heads)?.unwrap_or(value_heads);
         if key_heads == 0 || !value_heads.is_multiple_of(key_heads) {
-            return Err(SpecError::BadValue {
-                key: self.settings.spelling(facts.key_heads),
-                value: key_heads.to_string(),
-                expected: format!("a divisor of the {value_heads} value heads"),
-            });
+            let expected = format!("a divisor of the {value_heads} value heads");
+            return Err(self.settings.bad_value(facts.key_heads, key_heads, expected));
         }
         let keys = channels.saturating_sub(value_heads * value_dim);
         if value_dim == 0 || keys == 0 || !keys.is_multiple_of(2 * key_heads) {
-            return Err(SpecError::BadValue {
-                key: self.settings.spelling(facts.key_heads),
-                value: key_heads.to_string(),
-                expected: format!(
-                    "a number that divides the queries and keys among {channels} convolved channels, \
-                     of which {value_heads} × {value_dim} are values"
-                ),
-            });
+            let expected = format!(
+                "a number that divides the queries and keys among {channels} convolved channels, \
+                 of which {value_heads} × {value_dim} are values"
+            );
+            return Err(self.settings.bad_value(facts.key_heads, key_heads, expected));
         }
         Ok(Sizes {
             key_heads,
@@ -228,10 +222,7 @@ impl Inputs<'_, '_> {
     }
 
     fn part(&mut self, name: Name, outputs: usize, rows: RowSelection) -> Result<Linear, SpecError> {
-        let place = Place {
-            rows,
-            ..Place::whole(name, self.layer, [outputs, self.hidden])
-        };
+        let place = Place::part(name, self.layer, [outputs, self.hidden], rows);
         self.tensors.linear_of(place, Bias::Stored)
     }
 

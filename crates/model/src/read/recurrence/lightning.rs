@@ -27,10 +27,8 @@ impl LayerReader<'_> {
         )?;
         let width = heads * key_dim;
         let mut part = |index: usize| {
-            let place = Place {
-                rows: RowSelection::grouped(heads, 3 * key_dim, index * key_dim, key_dim),
-                ..Place::whole(names.qkv, layer, [3 * width, self.hidden])
-            };
+            let rows = RowSelection::grouped(heads, 3 * key_dim, index * key_dim, key_dim);
+            let place = Place::part(names.qkv, layer, [3 * width, self.hidden], rows);
             tensors.linear_of(place, Bias::Stored)
         };
         let (query, key, value) = (part(0)?, part(1)?, part(2)?);

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::conv::Kernels;
 use crate::families::{Bias, DtLimits, Mamba2Facts, MambaFacts, MambaNames, Name};
 use crate::read::SpecError;
-use crate::read::keys::{self, Key, json_f64, wrong_type};
+use crate::read::keys::{self, json_f64, wrong_type};
 use crate::read::layers::LayerReader;
 use crate::read::tensors::{Place, Tensors};
-use crate::spec::{Activation, Block, GatedNorm, Linear, Mamba, Mamba2, RowOrder, RowSelection, Vector, VectorMap};
+use crate::spec::{Activation, Block, GatedNorm, Mamba, Mamba2, RowOrder, RowSelection, Vector, VectorMap};
 
 /// Sizes of a Mamba-2 block.
 #[derive(Clone, Copy)]
@@ -39,21 +39,15 @@ impl LayerReader<'_> {
             return Ok(None);
         }
         if self.settings.opt_bool(keys::NORMED_DT_B_C)? == Some(true) {
-            return Err(SpecError::Unsupported {
-                key: self.settings.spelling(keys::NORMED_DT_B_C),
-                value: "norms of dt, B and C".into(),
-            });
+            return Err(self.settings.unsupported(keys::NORMED_DT_B_C, "norms of dt, B and C"));
         }
         let channels = self.channels(tensors, names, layer)?;
         let rank = tensors.shape(names.dt, layer)?[1];
         let state_dim = self.positive(keys::STATE_DIM, layer)?;
         let projected = [2 * channels, self.hidden];
-        let x = Part::new(names.input, projected, 0, channels).read(tensors, layer)?;
-        let gate = Part::new(names.input, projected, channels, channels).read(tensors, layer)?;
+        let [x, gate] = stacked((names.input, layer), projected, [channels, channels]);
         let low = [rank + 2 * state_dim, channels];
-        let dt_low = Part::new(names.low, low, 0, rank).read(tensors, layer)?;
-        let b = Part::new(names.low, low, rank, state_dim).read(tensors, layer)?;
-        let c = Part::new(names.low, low, rank + state_dim, state_dim).read(tensors, layer)?;
+        let [dt_low, b, c] = stacked((names.low, layer), low, [rank, state_dim, state_dim]);
         let mut rate = self.rate(tensors, names, layer, channels * state_dim)?;
         rate.order = RowOrder::Transposed {
             rows: channels,
@@ -62,13 +56,13 @@ impl LayerReader<'_> {
         Ok(Some(Block::Mamba(Box::new(Mamba {
             channels,
             state_dim,
-            gate,
-            x,
+            gate: tensors.linear_of(gate, Bias::Stored)?,
+            x: tensors.linear_of(x, Bias::Stored)?,
             conv: self.kernels(tensors, names.conv, layer, channels)?.part(0, channels),
             activation: self.activation_of(facts.activation, Activation::Silu)?,
-            dt_low,
-            b,
-            c,
+            dt_low: tensors.linear_of(dt_low, Bias::Stored)?,
+            b: tensors.linear_of(b, Bias::Stored)?,
+            c: tensors.linear_of(c, Bias::Stored)?,
             dt: tensors.linear(names.dt, layer, [channels, rank], Bias::Always)?,
             rate,
             skip: tensors.vector(names.skip, layer, "", channels)?,
@@ -85,13 +79,8 @@ impl LayerReader<'_> {
         let sizes = self.mamba2_sizes(tensors, names, layer)?;
         let (channels, shared, heads) = (sizes.channels(), sizes.shared(), sizes.heads);
         let projected = [2 * channels + 2 * shared + heads, self.hidden];
-        let mut first = 0;
-        let mut next = |rows| {
-            first += rows;
-            Part::new(names.input, projected, first - rows, rows).read(tensors, layer)
-        };
-        let (gate, x) = (next(channels)?, next(channels)?);
-        let (b, c, dt) = (next(shared)?, next(shared)?, next(heads)?);
+        let widths = [channels, channels, shared, shared, heads];
+        let [gate, x, b, c, dt] = stacked((names.input, layer), projected, widths);
         let kernels = self.kernels(tensors, names.conv, layer, channels + 2 * shared)?;
         let convs = [
             kernels.part(0, channels),
@@ -107,11 +96,11 @@ impl LayerReader<'_> {
             head_dim: sizes.head_dim,
             groups: sizes.groups,
             state_dim: sizes.state_dim,
-            gate,
-            x,
-            b,
-            c,
-            dt,
+            gate: tensors.linear_of(gate, Bias::Stored)?,
+            x: tensors.linear_of(x, Bias::Stored)?,
+            b: tensors.linear_of(b, Bias::Stored)?,
+            c: tensors.linear_of(c, Bias::Stored)?,
+            dt: tensors.linear_of(dt, Bias::Stored)?,
             dt_bias: tensors.vector(names.dt_bias, layer, "", heads)?,
             convs,
             activation: self.activation_of(facts.activation, Activation::Silu)?,
@@ -134,18 +123,13 @@ impl LayerReader<'_> {
         let heads = self.positive(keys::STATE_HEADS, layer)?;
         let groups = self.positive(keys::STATE_GROUPS, layer)?;
         let state_dim = self.positive(keys::STATE_DIM, layer)?;
-        let bad = |key: Key, value: usize, expected: String| SpecError::BadValue {
-            key: self.settings.spelling(key),
-            value: value.to_string(),
-            expected,
-        };
         if channels < heads || !channels.is_multiple_of(heads) {
             let expected = format!("a divisor of the {channels} channels");
-            return Err(bad(keys::STATE_HEADS, heads, expected));
+            return Err(self.settings.bad_value(keys::STATE_HEADS, heads, expected));
         }
         if !heads.is_multiple_of(groups) {
             let expected = format!("a divisor of the {heads} heads");
-            return Err(bad(keys::STATE_GROUPS, groups, expected));
+            return Err(self.settings.bad_value(keys::STATE_GROUPS, groups, expected));
         }
         Ok(Sizes {
             heads,
@@ -224,36 +208,19 @@ impl LayerReader<'_> {
     }
 }
 
+/// The parts of a projection of the shape `shape` whose outputs, so many each, follow one another.
+fn stacked<const N: usize>((name, layer): (Name, usize), shape: [usize; 2], widths: [usize; N]) -> [Place; N] {
+    let mut first = 0;
+    widths.map(|width| {
+        first += width;
+        Place::part(name, layer, shape, RowSelection::stretch(first - width, width))
+    })
+}
+
 /// JSON has no infinity: some writers put an object in its place.
 fn limit(name: &str, value: &Value) -> Result<f32, SpecError> {
     match value.get("__float__").and_then(Value::as_str) {
         Some("Infinity") => Ok(f32::INFINITY),
         _ => json_f64(name, value).map(|limit| limit as f32),
-    }
-}
-
-/// Some outputs of a projection.
-struct Part {
-    name: Name,
-    /// Of the whole.
-    shape: [usize; 2],
-    rows: RowSelection,
-}
-
-impl Part {
-    fn new(name: Name, shape: [usize; 2], first: usize, rows: usize) -> Part {
-        Part {
-            name,
-            shape,
-            rows: RowSelection::stretch(first, rows),
-        }
-    }
-
-    fn read(self, tensors: &mut Tensors, layer: usize) -> Result<Linear, SpecError> {
-        let place = Place {
-            rows: self.rows,
-            ..Place::whole(self.name, layer, self.shape)
-        };
-        tensors.linear_of(place, Bias::Stored)
     }
 }

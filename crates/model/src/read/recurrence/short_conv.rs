@@ -21,10 +21,8 @@ impl LayerReader<'_> {
         let kernels = Kernels::read(tensors, &[facts.conv], layer)?;
         let width = kernels.channels;
         let mut part = |index: usize| {
-            let place = Place {
-                rows: RowSelection::stretch(index * width, width),
-                ..Place::whole(facts.input, layer, [3 * width, self.hidden])
-            };
+            let rows = RowSelection::stretch(index * width, width);
+            let place = Place::part(facts.input, layer, [3 * width, self.hidden], rows);
             tensors.linear_of(place, facts.bias)
         };
         let (b, c, x) = (part(0)?, part(1)?, part(2)?);
