@@ -8,7 +8,7 @@
 use std::hint::black_box;
 
 use goldcrest_kernels::{
-    Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, attention_state_len,
+    Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots, attention_state_len,
     clear_attention_states,
 };
 
@@ -82,7 +82,7 @@ fn attend(kernels: Kernels, layout: &KvLayout, pages: &[Vec<u8>], queries: &[f32
     };
     let query = |q| QueryRow {
         q,
-        visible: 0..SEGMENT_POSITIONS,
+        seen: SeenSlots::Range(0..SEGMENT_POSITIONS),
         alibi: None,
     };
     let rows: Vec<QueryRow> = queries.chunks(layout.k_dim).map(query).collect();

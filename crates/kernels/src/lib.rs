@@ -27,8 +27,8 @@ mod vector;
 
 pub use activation::{Activation, GatedActivation, Xielu};
 pub use attention::{
-    Alibi, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, Visible, attention_state_len,
-    clear_attention_states, visible_segments, visible_slots,
+    Alibi, IndexQuery, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots, SlotSet, Visible,
+    attention_state_len, choose_largest, clear_attention_states, visible_segments, visible_slots,
 };
 pub use dispatch::Kernels;
 pub use isa::{Isa, IsaError};

@@ -25,18 +25,23 @@
 //!
 //! So a row's bits depend on nothing but its own query and keys: not on the rows computed beside it, nor on which thread computes
 //! which segment. Keys that a row does not see take no part: their scores are dropped and their values never multiplied, so unused
-//! slots of a page may hold anything.
+//! slots of a page may hold anything. Where keys are chosen for a row ([`index`]), those between that were not weigh exactly 0.
 
 mod block;
+mod index;
 mod kv;
 mod page;
 mod segment;
+mod slots;
 mod state;
 mod stored;
 
 use std::ops::Range;
 
+pub use index::{IndexQuery, choose_largest};
 pub use kv::{KvElement, KvLayout, SEGMENT_POSITIONS};
+
+pub use slots::{SeenSlots, SlotSet};
 
 use crate::Kernels;
 use segment::Page;
@@ -57,7 +62,7 @@ pub struct QueryRow<'a> {
     /// The query of one head, of `k_dim` numbers.
     pub q: &'a [f32],
     /// The slots of the page that the row sees; see [`visible_slots`].
-    pub visible: Range<usize>,
+    pub seen: SeenSlots<'a>,
     /// Bias of the head by distance.
     pub alibi: Option<Alibi>,
 }
@@ -172,7 +177,7 @@ impl Kernels {
         );
         for row in rows {
             assert_eq!(row.q.len(), layout.k_dim, "query length");
-            assert!(row.visible.end <= SEGMENT_POSITIONS, "visible slots {:?}", row.visible);
+            assert!(row.seen.span().end <= SEGMENT_POSITIONS, "visible slots {:?}", row.seen);
         }
         let page = Page {
             kernels: self,

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::kv::{KvElement, KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
 use super::page::{BLOCK_COLUMNS, Element, F16, F32, Q4, Q8, Scores, WeighValues};
 use super::state::{Merge, MergeOutput, PerPosition, Softmax};
-use super::{Alibi, QueryRow, ScoreRule, attention_state_len};
+use super::{Alibi, QueryRow, ScoreRule, SeenSlots, SlotSet, attention_state_len};
 use crate::Kernels;
 
 /// The most rows of a tile.
@@ -29,26 +29,39 @@ struct TileRow<'a> {
     q: &'a [f32],
     start: usize,
     end: usize,
+    /// Of the slots between, those that it sees; otherwise all.
+    chosen: Option<&'a SlotSet>,
     alibi: Option<Alibi>,
+}
+
+impl<'a> TileRow<'a> {
+    fn new(row: &QueryRow<'a>) -> TileRow<'a> {
+        let Range { start, end } = row.seen.span();
+        TileRow {
+            q: row.q,
+            start,
+            end,
+            chosen: match row.seen {
+                SeenSlots::Range(_) => None,
+                SeenSlots::Chosen(set) => Some(set),
+            },
+            alibi: row.alibi,
+        }
+    }
 }
 
 impl Page<'_> {
     /// Attends from `rows` and merges into their `states`; all fit the layout.
     pub(super) fn attend(&self, rows: &[QueryRow<'_>], states: &mut [f32]) {
         let states = states.chunks_exact_mut(attention_state_len(self.layout.v_dim));
-        let mut rows = rows.iter().zip(states).filter(|(row, _)| !row.visible.is_empty());
+        let mut rows = rows.iter().zip(states).filter(|(row, _)| !row.seen.span().is_empty());
         loop {
             let mut tile = [TileRow::default(); MAX_TILE_ROWS];
             let mut states: [&mut [f32]; MAX_TILE_ROWS] = Default::default();
             let mut count = 0;
             // The tile is asked first: a full one must not take a row.
             for ((tile_row, tile_state), (row, state)) in tile.iter_mut().zip(&mut states).zip(rows.by_ref()) {
-                *tile_row = TileRow {
-                    q: row.q,
-                    start: row.visible.start,
-                    end: row.visible.end,
-                    alibi: row.alibi,
-                };
+                *tile_row = TileRow::new(row);
                 *tile_state = state;
                 count += 1;
             }
@@ -109,6 +122,7 @@ impl Page<'_> {
             merges[r] = self.kernels.run(Softmax {
                 dots: &mut weights[r],
                 visible: row.start..row.end,
+                chosen: row.chosen,
                 rule: self.rule,
                 alibi: row.alibi,
                 state: states[r],

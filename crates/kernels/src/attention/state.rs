@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::kv::SEGMENT_POSITIONS;
-use super::{Alibi, ScoreRule, attention_state_len};
+use super::{Alibi, ScoreRule, SlotSet, attention_state_len};
 use crate::dispatch::Kernel;
 use crate::elementwise::{AddScaled, LaneFunction, LanePairFunction, Scale, Softcap, map, map_pairs};
 use crate::math::exp_lanes;
@@ -21,6 +21,8 @@ pub(super) struct Softmax<'a> {
     pub dots: &'a mut PerPosition,
     /// Not empty, within the page.
     pub visible: Range<usize>,
+    /// The visible slots that count, at least one; otherwise all.
+    pub chosen: Option<&'a SlotSet>,
     pub rule: &'a ScoreRule,
     pub alibi: Option<Alibi>,
     pub state: &'a mut [f32],
@@ -46,11 +48,23 @@ impl Kernel for Softmax<'_> {
             }
             slots[..visible.start].fill(f32::NEG_INFINITY);
             slots[visible.end..].fill(f32::NEG_INFINITY);
+            replace_unchosen(slots, first, self.chosen, f32::NEG_INFINITY);
             let max = largest::<S>(slots);
             map::<S, _>(ExpMinus(max), slots);
             slots[..visible.start].fill(0.0);
             slots[visible.end..].fill(0.0);
+            replace_unchosen(slots, first, self.chosen, 0.0);
             Merge::of::<S>(self.state, max, sum::<S, false>(slots))
+        }
+    }
+}
+
+/// Puts `value` into the slots, `first` and those after it, that were not chosen.
+fn replace_unchosen(slots: &mut [f32], first: usize, chosen: Option<&SlotSet>, value: f32) {
+    let Some(chosen) = chosen else { return };
+    for (i, slot) in slots.iter_mut().enumerate() {
+        if !chosen.contains(first + i) {
+            *slot = value;
         }
     }
 }

@@ -73,6 +73,9 @@ impl Stored {
 
     /// Stores `values` at a place of a page and returns how many saturated.
     pub fn store(self, values: &[f32], page: &mut [u8], place: &Place) -> usize {
+        if values.is_empty() {
+            return 0;
+        }
         match self {
             Stored::F32 => {
                 store_strided(values, &mut page[place.code..], place.code_stride);
@@ -86,6 +89,9 @@ impl Stored {
 
     /// Reads numbers back.
     pub fn load(self, page: &[u8], place: &Place, out: &mut [f32]) {
+        if out.is_empty() {
+            return;
+        }
         match self {
             Stored::F32 => {
                 let (elements, _) = page[place.code..].as_chunks::<4>();

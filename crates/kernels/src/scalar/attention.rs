@@ -1,5 +1,6 @@
 //! Softmax attention of one query row, written from its definition: the oracle of [`crate::attention`].
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::math;
@@ -21,6 +22,8 @@ pub struct Query<'a> {
     pub position: usize,
     /// The absolute positions whose keys it sees.
     pub visible: Range<usize>,
+    /// Those of them that count, if not all do.
+    pub chosen: Option<&'a [usize]>,
     /// Of ALiBi.
     pub slope: Option<f32>,
 }
@@ -41,8 +44,10 @@ pub fn attend(
     for segment in first_segment..visible.end.div_ceil(SEGMENT_POSITIONS) {
         let start = visible.start.max(segment * SEGMENT_POSITIONS);
         let end = visible.end.min((segment + 1) * SEGMENT_POSITIONS);
-        if start < end {
-            let partial = attend_segment(query, (keys, values, v_dim), start..end, rule);
+        let is_chosen = |position: &usize| query.chosen.is_none_or(|chosen| chosen.contains(position));
+        let seen: Vec<usize> = (start..end).filter(is_chosen).collect();
+        if !seen.is_empty() {
+            let partial = attend_segment(query, (keys, values, v_dim), &seen, rule);
             state = Some(match state {
                 None => partial,
                 Some(state) => merge(state, &partial),
@@ -66,7 +71,7 @@ pub fn attend(
 fn attend_segment(
     query: &Query<'_>,
     (keys, values, v_dim): (&[f32], &[f32], usize),
-    visible: Range<usize>,
+    seen: &[usize],
     rule: &ScoreRule,
 ) -> Partial {
     let k_dim = query.q.len();
@@ -80,13 +85,13 @@ fn attend_segment(
             .map_or(scaled, |slope| slope.mul_add(distance as f32, scaled));
         rule.softcap.map_or(biased, |cap| cap * math::tanh(biased / cap))
     };
-    let max = visible
-        .clone()
-        .map(score)
+    let max = seen
+        .iter()
+        .map(|&position| score(position))
         .fold(f32::NEG_INFINITY, |max, s| if s > max { s } else { max });
     let mut lanes = [0f32; LANES];
     let mut output = vec![0f32; v_dim];
-    for position in visible {
+    for &position in seen {
         let p = math::exp(score(position) - max);
         lanes[position % LANES] += p;
         let value = &values[position * v_dim..][..v_dim];
@@ -99,6 +104,32 @@ fn attend_segment(
         sum: tree_sum(lanes),
         output,
     }
+}
+
+/// The index scores of `keys`, one row a position, of which each query head has as many numbers; see [`crate::attention::index`].
+pub fn index_scores(q: &[f32], weights: &[f32], keys: &[f32]) -> Vec<f32> {
+    let k_dim = q.len() / weights.len();
+    let score = |key: &[f32]| {
+        let heads = q.chunks_exact(k_dim).zip(weights);
+        heads.fold(0f32, |score, (q, weight)| {
+            let dot = key.iter().zip(q).fold(0f32, |sum, (k, q)| k.mul_add(*q, sum));
+            let positive = if dot > 0.0 { dot } else { 0.0 };
+            positive.mul_add(*weight, score)
+        })
+    };
+    keys.chunks_exact(k_dim).map(score).collect()
+}
+
+/// The places of the `keep` largest scores, rising; of equal ones the earlier, NaN last.
+pub fn choose_largest(scores: &[f32], keep: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..scores.len()).collect();
+    places.sort_by(|&a, &b| match (scores[a].is_nan(), scores[b].is_nan()) {
+        (false, false) => scores[b].partial_cmp(&scores[a]).unwrap_or(Ordering::Equal),
+        (a_is_nan, b_is_nan) => a_is_nan.cmp(&b_is_nan),
+    });
+    places.truncate(keep);
+    places.sort_unstable();
+    places
 }
 
 fn merge(state: Partial, next: &Partial) -> Partial {
