@@ -118,7 +118,7 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
                 (2 * self.rows * self.plan.recurrents[memory.0].len * size_of::<f32>()) as u64
             }
             Op::KvWrite { kv, .. } => self.position_bytes(kv.0) * self.rows as u64,
-            Op::Attend { kv, .. } => {
+            Op::Attend { kv, .. } | Op::ChooseKeys { kv, .. } => {
                 let window = self.plan.kvs[kv.0].window.unwrap_or(usize::MAX);
                 let positions = self.spans.iter().flat_map(|span| span.start..span.start + span.rows);
                 let seen: usize = positions.map(|position| window.min(position + 1)).sum();

@@ -3,14 +3,15 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    Alibi, Kernels, KvLayout, QueryRow, ScoreRule, Visible, attention_state_len, clear_attention_states,
-    visible_segments, visible_slots,
+    Alibi, Kernels, KvLayout, QueryRow, ScoreRule, SeenSlots, SlotSet, Visible, attention_state_len,
+    clear_attention_states, visible_segments, visible_slots,
 };
 use goldcrest_model::plan::Op;
 use goldcrest_model::spec;
 
+use super::choose::chosen_slots;
 use super::rows::over_rows;
-use super::{Call, Row};
+use super::{Call, Row, split_buffers};
 use crate::pool::{Part, Parts, Tiles};
 use crate::{Cpu, CpuError, State};
 
@@ -33,6 +34,8 @@ struct Attention<'a> {
     /// `[rows, heads · k_dim]`, rotated if the keys are.
     query: &'a [f32],
     query_width: usize,
+    /// `[rows, keep]`, and keep: the positions that count.
+    chosen: Option<(&'a [f32], usize)>,
     /// Query heads that share a KV head.
     group: usize,
 }
@@ -47,6 +50,7 @@ impl Call<'_, '_> {
             softcap,
             sinks,
             alibi,
+            chosen,
             query,
             out,
         } = *op
@@ -63,8 +67,6 @@ impl Call<'_, '_> {
         let (query_width, out_width) = (self.width(query), self.width(out));
         let rows = self.scratch.rows.len();
         self.scratch.forget_packed(out);
-        let tile_tokens = (TILE_ROWS / group).max(1);
-        let state_len = tile_tokens * group * attention_state_len(layout.v_dim);
         let super::Scratch {
             buffers,
             rows: row_places,
@@ -72,11 +74,13 @@ impl Call<'_, '_> {
             rotated,
             ..
         } = &mut *self.scratch;
-        attention_states.resize(state_len * cpu.pool.threads(), 0.0);
-        let [queries, outputs] = buffers
-            .get_disjoint_mut([query.0, out.0])
-            .expect("an op's buffers differ");
-        let query = rotated_as_keys(cpu, &layout, &queries[..rows * query_width], query_width, rotated)?;
+        let (reads, outputs) = split_buffers(buffers, out);
+        let queries = reads.get(query, rows * query_width);
+        let query = rotated_as_keys(cpu, &layout, queries, query_width, rotated)?;
+        let chosen = chosen.map(|id| {
+            let keep = self.program.plan.buffer(id).width;
+            (reads.get(id, rows * keep), keep)
+        });
         let attention = Attention {
             cpu,
             states: &*self.states,
@@ -90,21 +94,10 @@ impl Call<'_, '_> {
             heads,
             query,
             query_width,
+            chosen,
             group,
         };
-        let tiles = Tiles::new(
-            &mut outputs[..rows * out_width],
-            out_width,
-            (tile_tokens, group * layout.v_dim),
-        );
-        let scratch = Parts::of_slice(attention_states, state_len, cpu.pool.threads());
-        cpu.pool.run(&|thread| {
-            let states = scratch.take_slice(thread);
-            while let Some(tile) = tiles.next() {
-                attention.tile(tile, states);
-            }
-        })?;
-        Ok(())
+        attention.run(&mut outputs[..rows * out_width], attention_states)
     }
 }
 
@@ -130,6 +123,9 @@ fn rotated_as_keys<'a>(
 /// Rotates the quantised part of keys, or of the queries for them.
 pub fn rotate_keys(kernels: Kernels, layout: &KvLayout, keys: &mut [f32]) {
     let leading = layout.leading_k_dims();
+    if leading == 0 {
+        return;
+    }
     if leading == layout.k_dim {
         kernels.rotate_signed(keys, leading);
         return;
@@ -140,6 +136,24 @@ pub fn rotate_keys(kernels: Kernels, layout: &KvLayout, keys: &mut [f32]) {
 }
 
 impl Attention<'_> {
+    /// Writes the `[rows, heads · v_dim]` outputs.
+    fn run(&self, outputs: &mut [f32], states: &mut Vec<f32>) -> Result<(), CpuError> {
+        let KvLayout { v_dim, .. } = self.layout;
+        let pool = &self.cpu.pool;
+        let tile_tokens = (TILE_ROWS / self.group).max(1);
+        let state_len = tile_tokens * self.group * attention_state_len(v_dim);
+        states.resize(state_len * pool.threads(), 0.0);
+        let states = Parts::of_slice(states, state_len, pool.threads());
+        let tiles = Tiles::new(outputs, self.heads * v_dim, (tile_tokens, self.group * v_dim));
+        pool.run(&|thread| {
+            let states = states.take_slice(thread);
+            while let Some(tile) = tiles.next() {
+                self.tile(tile, states);
+            }
+        })?;
+        Ok(())
+    }
+
     /// A tile of tokens and the query heads of one KV head. Tokens of one sequence follow each other; each such run goes by itself.
     fn tile(&self, mut out: Part<f32>, states: &mut [f32]) {
         let mut first = out.rows().start;
@@ -168,10 +182,19 @@ impl Attention<'_> {
             let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
                 continue;
             };
+            let sets = self.chosen_slots(&tokens, segment);
             for chunk in (0..tokens.len() * self.group).step_by(TILE_ROWS) {
                 let count = TILE_ROWS.min(tokens.len() * self.group - chunk);
-                let rows: [QueryRow; TILE_ROWS] =
-                    std::array::from_fn(|i| self.query_row(&tokens, kv_head, segment, chunk + i.min(count - 1)));
+                let rows: [QueryRow; TILE_ROWS] = std::array::from_fn(|i| {
+                    let index = chunk + i.min(count - 1);
+                    let set = sets.as_ref().map(|sets| &sets[index / self.group]);
+                    self.query_row(
+                        tokens.start + index / self.group,
+                        (kv_head, index % self.group),
+                        segment,
+                        set,
+                    )
+                });
                 let states = &mut states[chunk * state_len..][..count * state_len];
                 self.cpu
                     .kernels
@@ -191,10 +214,25 @@ impl Attention<'_> {
         }
     }
 
-    /// Query `index` of a tile: its heads, token by token.
-    fn query_row(&self, tokens: &Range<usize>, kv_head: usize, segment: usize, index: usize) -> QueryRow<'_> {
-        let token = tokens.start + index / self.group;
-        let head = kv_head * self.group + index % self.group;
+    /// The slots of a page that count for each token of a tile, where they are chosen.
+    fn chosen_slots(&self, tokens: &Range<usize>, segment: usize) -> Option<[SlotSet; TILE_ROWS]> {
+        let (chosen, keep) = self.chosen?;
+        let mut sets = [SlotSet::default(); TILE_ROWS];
+        for (set, token) in sets.iter_mut().zip(tokens.clone()) {
+            *set = chosen_slots(&chosen[token * keep..][..keep], segment).collect();
+        }
+        Some(sets)
+    }
+
+    /// What one of the query heads of a KV head sees of a page; of chosen slots only `set`.
+    fn query_row<'s>(
+        &'s self,
+        token: usize,
+        (kv_head, of_group): (usize, usize),
+        segment: usize,
+        set: Option<&'s SlotSet>,
+    ) -> QueryRow<'s> {
+        let head = kv_head * self.group + of_group;
         let position = self.rows[token].position;
         let q = &self.query[token * self.query_width + head * self.layout.k_dim..][..self.layout.k_dim];
         QueryRow {
@@ -202,12 +240,15 @@ impl Attention<'_> {
             alibi: self
                 .alibi
                 .then(|| Alibi::new(alibi_slope(head, self.heads), position, segment)),
-            visible: visible_slots(position, self.visible, segment),
+            seen: match set {
+                Some(set) => SeenSlots::Chosen(set),
+                None => SeenSlots::Range(visible_slots(position, self.visible, segment)),
+            },
         }
     }
 }
 
-fn kernel_visible(visible: spec::Visible) -> Visible {
+pub fn kernel_visible(visible: spec::Visible) -> Visible {
     match visible {
         spec::Visible::All => Visible::All,
         spec::Visible::Window(positions) => Visible::Window(positions),

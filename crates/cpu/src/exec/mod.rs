@@ -1,6 +1,7 @@
 //! Runs the ops of a plan, one after the other, each on all threads.
 
 mod attend;
+mod choose;
 mod elementwise;
 mod experts;
 mod heads;
@@ -33,6 +34,8 @@ pub struct Scratch {
     attention: Vec<f32>,
     /// Queries, or the key and value of a row, on their way to a quantised cache.
     rotated: Vec<f32>,
+    /// Choices of keys, one a thread.
+    choices: Vec<choose::ChoiceScratch>,
     experts: experts::ExpertScratch,
     /// One row of a table.
     line: Vec<f32>,
@@ -68,6 +71,7 @@ impl Scratch {
             ropes: plan.ropes.iter().map(|_| RopeRows::default()).collect(),
             attention: Vec::new(),
             rotated: Vec::new(),
+            choices: (0..threads).map(|_| choose::ChoiceScratch::default()).collect(),
             experts: experts::ExpertScratch::default(),
             line: Vec::new(),
             heads: (0..threads).map(|_| heads::HeadScratch::default()).collect(),
@@ -208,6 +212,7 @@ impl Call<'_, '_> {
             Op::Rope { rope, heads, buffer } => self.rope(rope, heads, buffer),
             Op::ScaleByPosition { scale, buffer } => self.scale_by_position(scale, buffer),
             Op::KvWrite { kv, key, value } => self.kv_write(kv, key, value),
+            Op::ChooseKeys { .. } => self.choose_keys(op),
             Op::Attend { .. } => self.attend(op),
             Op::Conv { .. } => self.conv(op),
             Op::LinearState { .. } => self.linear_state(op),
@@ -300,13 +305,18 @@ impl<'a> Reads<'a> {
     }
 }
 
+/// The buffer `write`, which is not the logits, and all others.
+fn split_buffers(buffers: &mut [AlignedVec<f32>], write: BufferId) -> (Reads<'_>, &mut [f32]) {
+    let (before, rest) = buffers.split_at_mut(write.0);
+    let (write, after) = rest.split_first_mut().expect("a plan's buffers are its own");
+    (Reads { before, after }, write)
+}
+
 impl Scratch {
     /// The buffer `write`, which is not the logits, and all others.
     fn split(&mut self, write: BufferId) -> (Reads<'_>, &mut [f32]) {
         self.forget_packed(write);
-        let (before, rest) = self.buffers.split_at_mut(write.0);
-        let (write, after) = rest.split_first_mut().expect("a plan's buffers are its own");
-        (Reads { before, after }, write)
+        split_buffers(&mut self.buffers, write)
     }
 
     fn forget_packed(&mut self, written: BufferId) {

@@ -104,21 +104,23 @@ impl Call<'_, '_> {
         })
     }
 
-    pub fn kv_write(&mut self, kv: KvId, key: BufferId, value: BufferId) -> Result<(), CpuError> {
-        let (key_width, value_width) = (self.width(key), self.width(value));
+    pub fn kv_write(&mut self, kv: KvId, key: BufferId, value: Option<BufferId>) -> Result<(), CpuError> {
+        let (key_width, value_width) = (self.width(key), value.map_or(0, |value| self.width(value)));
         let super::Scratch {
             buffers, rows, rotated, ..
         } = &mut *self.scratch;
         for (i, row) in rows.iter().enumerate() {
             let mut keys = &buffers[key.0][i * key_width..][..key_width];
-            let mut values = &buffers[value.0][i * value_width..][..value_width];
+            let mut values = value.map_or(&[][..], |value| &buffers[value.0][i * value_width..][..value_width]);
             let layout = *self.states[row.part].layer(kv.0).layout();
             if layout.element.is_quantized() {
                 rotated.clear();
                 rotated.extend(keys.iter().chain(values));
                 let (rotated_keys, rotated_values) = rotated.split_at_mut(key_width);
                 rotate_keys(self.cpu.kernels, &layout, rotated_keys);
-                self.cpu.kernels.rotate_signed(rotated_values, layout.v_dim);
+                if !rotated_values.is_empty() {
+                    self.cpu.kernels.rotate_signed(rotated_values, layout.v_dim);
+                }
                 (keys, values) = (rotated_keys, rotated_values);
             }
             self.states[row.part].write(kv.0, row.position, keys, values);

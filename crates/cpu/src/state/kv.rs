@@ -48,13 +48,14 @@ impl KvPages {
             .and_then(Arc::get_mut)
             .expect("reserved before the call");
         let layout = self.layout;
-        let heads = page.chunks_exact_mut(layout.page_bytes());
-        let keys = keys.chunks_exact(layout.k_dim);
-        let values = values.chunks_exact(layout.v_dim);
+        let KvLayout { k_dim, v_dim, .. } = layout;
         let slot = position % SEGMENT_POSITIONS;
-        heads
-            .zip(keys.zip(values))
-            .map(|(page, (key, value))| layout.write(page, slot, key, value))
+        page.chunks_exact_mut(layout.page_bytes())
+            .enumerate()
+            .map(|(head, page)| {
+                let (key, value) = (&keys[head * k_dim..][..k_dim], &values[head * v_dim..][..v_dim]);
+                layout.write(page, slot, key, value)
+            })
             .sum()
     }
 

@@ -35,6 +35,7 @@ static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
         "llama_dynamic_ntk",
         "gemma4_ple",
         "deepseek_v3",
+        "glm_moe_dsa",
         "mamba",
         "falcon_h1",
         "qwen3_next",

@@ -39,6 +39,7 @@ pub const FAMILY: Family = Family {
             query_up: ("model.layers.{}.self_attn.{2}.q_b_proj", ""),
         },
         scale_latents: true,
+        indexer: None,
     }),
     moe: MoeFacts {
         names: MoeNames {

@@ -8,6 +8,43 @@ pub struct MlaFacts {
     pub names: MlaNames,
     /// Normed latents are multiplied by √(hidden / their width).
     pub scale_latents: bool,
+    /// Rows attend to keys that an index chooses.
+    pub indexer: Option<IndexerFacts>,
+}
+
+/// The index of latent attention that chooses keys.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexerFacts {
+    pub names: IndexerNames,
+    /// Rotated dimensions, the first of a head, lie in pairs in safetensors.
+    pub hf_pairs: bool,
+    /// The same in GGUF.
+    pub gguf_pairs: bool,
+    /// A layer without an index takes the choice of the last one before.
+    pub may_share: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct IndexerNames {
+    pub query: Name,
+    pub key: Name,
+    pub key_norm: Name,
+    pub weights: Name,
+}
+
+impl IndexerFacts {
+    /// As DeepSeek publishes it.
+    pub const DEEPSEEK: IndexerFacts = IndexerFacts {
+        names: IndexerNames {
+            query: ("model.layers.{}.self_attn.indexer.wq_b", "blk.{}.indexer.attn_q_b"),
+            key: ("model.layers.{}.self_attn.indexer.wk", "blk.{}.indexer.attn_k"),
+            key_norm: ("model.layers.{}.self_attn.indexer.k_norm", "blk.{}.indexer.k_norm"),
+            weights: ("model.layers.{}.self_attn.indexer.weights_proj", "blk.{}.indexer.proj"),
+        },
+        hf_pairs: false,
+        gguf_pairs: false,
+        may_share: false,
+    };
 }
 
 /// A query without a latent of its own, and the output, have the names of plain attention.
@@ -42,5 +79,6 @@ impl MlaFacts {
             query_up: ("model.layers.{}.self_attn.q_b_proj", "blk.{}.attn_q_b"),
         },
         scale_latents: false,
+        indexer: None,
     };
 }

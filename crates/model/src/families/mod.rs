@@ -11,6 +11,7 @@ mod cohere2;
 mod cohere2_moe;
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod dots1;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -27,6 +28,7 @@ mod glm;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm_moe_dsa;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -83,7 +85,7 @@ pub use family::{
     HeadNormKind, HeadNorms, Layout, LocalRope, NormFacts, NormedResidual, Number, OutputGate, Parallel, PerLayerFacts,
     PositionScaling, Qkv, RopeFacts, RopeLayers, WindowedKvHeads, Windows,
 };
-pub use mla::{MlaFacts, MlaNames};
+pub use mla::{IndexerFacts, MlaFacts, MlaNames};
 pub use moe::{FusedExperts, Groups, MoeFacts, MoeNames, NormaliseFact, ScoringFact};
 pub use names::{Name, Names};
 pub use recurrence::{
@@ -103,6 +105,7 @@ pub const ALL: &[&Family] = &[
     &cohere2_moe::FAMILY,
     &deepseek_v2::FAMILY,
     &deepseek_v3::FAMILY,
+    &deepseek_v32::FAMILY,
     &dots1::FAMILY,
     &ernie4_5::FAMILY,
     &ernie4_5_moe::FAMILY,
@@ -118,6 +121,7 @@ pub const ALL: &[&Family] = &[
     &glm4::FAMILY,
     &glm4_moe::FAMILY,
     &glm4_moe_lite::FAMILY,
+    &glm_moe_dsa::FAMILY,
     &gpt2::FAMILY,
     &gpt_neox::FAMILY,
     &gpt_oss::FAMILY,

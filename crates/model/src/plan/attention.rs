@@ -4,7 +4,8 @@ use super::Kv;
 use super::build::Builder;
 use super::op::{BufferId, Factors, KvId, MatrixId, Op};
 use crate::spec::{
-    Activation, Attention, AttentionRule, HeadNorm, KeyValue, Linear, Matrix, Mla, OwnKeyValue, PositionScale, Rope,
+    Activation, Attention, AttentionRule, HeadNorm, Indexer, KeyChoice, KeyValue, Linear, Matrix, Mla, OwnKeyValue,
+    PositionScale, Rope, Visible,
 };
 
 impl Builder {
@@ -25,7 +26,7 @@ impl Builder {
             KeyValue::Shared { layer } => self.shared_key_value(layer),
         };
         let mixed = self.buffer("mixed", heads * attention.value_dim);
-        self.attend(kv, heads, &attention.rule, query, mixed);
+        self.attend(&attention.rule, (kv, heads, None), query, mixed);
         let mixed = match &attention.gate {
             None => mixed,
             Some(gate) => self.sigmoid_gate(gate, input, mixed),
@@ -65,7 +66,11 @@ impl Builder {
             value_dim,
             window: attention.rule.visible.window(),
         });
-        self.op(Op::KvWrite { kv, key, value });
+        self.op(Op::KvWrite {
+            kv,
+            key,
+            value: Some(value),
+        });
         kv
     }
 
@@ -79,7 +84,9 @@ impl Builder {
             ..
         } = *mla;
         let key_dim = latent_dim + rope_dim;
-        let query = self.mla_query(mla, input);
+        let source = self.mla_query_source(mla, input);
+        let chosen = self.key_choice(mla, input, source);
+        let query = self.mla_query(mla, source);
         let latent = self.buffer("latent", latent_dim);
         self.linear(&mla.latent, input, latent);
         self.norm(&mla.latent_norm, 1, latent, latent);
@@ -101,9 +108,13 @@ impl Builder {
             value_dim: latent_dim,
             window: mla.rule.visible.window(),
         });
-        self.op(Op::KvWrite { kv, key, value: latent });
+        self.op(Op::KvWrite {
+            kv,
+            key,
+            value: Some(latent),
+        });
         let mixed = self.buffer("mixed_latent", heads * latent_dim);
-        self.attend(kv, heads, &mla.rule, query, mixed);
+        self.attend(&mla.rule, (kv, heads, chosen), query, mixed);
         let value = self.buffer("mixed", heads * mla.value_dim);
         self.head_matmul(&mla.value_up, mixed, value);
         self.linear(&mla.output, value, out);
@@ -114,10 +125,9 @@ impl Builder {
         );
     }
 
-    /// Queries in the space of latent keys: `[heads · (latent_dim + rope_dim)]`.
-    fn mla_query(&mut self, mla: &Mla, input: BufferId) -> BufferId {
-        let heads = mla.heads;
-        let source = match &mla.query.down {
+    /// What query heads come from.
+    fn mla_query_source(&mut self, mla: &Mla, input: BufferId) -> BufferId {
+        match &mla.query.down {
             None => input,
             Some((down, norm)) => {
                 let low = self.buffer("query_low", down.weight.outputs());
@@ -126,7 +136,12 @@ impl Builder {
                 self.scale(low, mla.latent_scales[0]);
                 low
             }
-        };
+        }
+    }
+
+    /// Queries in the space of latent keys: `[heads · (latent_dim + rope_dim)]`.
+    fn mla_query(&mut self, mla: &Mla, source: BufferId) -> BufferId {
+        let heads = mla.heads;
         let nope = self.buffer("query_nope", heads * mla.nope_dim);
         self.linear(&mla.query.nope, source, nope);
         let rope = self.buffer("query_rope", heads * mla.rope_dim);
@@ -145,7 +160,55 @@ impl Builder {
         query
     }
 
-    fn attend(&mut self, kv: KvId, heads: usize, rule: &AttentionRule, query: BufferId, out: BufferId) {
+    /// The buffer of the positions that rows attend to; none: all that they see.
+    fn key_choice(&mut self, mla: &Mla, input: BufferId, source: BufferId) -> Option<BufferId> {
+        if let KeyChoice::Own(indexer) = mla.choice.as_ref()? {
+            let chosen = self.choose_keys(indexer, mla.rule.visible, input, source);
+            self.chosen_keys = Some(chosen);
+        }
+        self.chosen_keys
+    }
+
+    /// See [`Indexer`].
+    fn choose_keys(&mut self, indexer: &Indexer, visible: Visible, input: BufferId, source: BufferId) -> BufferId {
+        let Indexer { heads, head_dim, .. } = *indexer;
+        let query = self.buffer("index_query", heads * head_dim);
+        self.linear(&indexer.query, source, query);
+        self.rotate(Some(&indexer.rope), heads, query);
+        let key = self.buffer("index_key", head_dim);
+        self.linear(&indexer.key, input, key);
+        self.norm(&indexer.key_norm, 1, key, key);
+        self.rotate(Some(&indexer.rope), 1, key);
+        let kv = self.kv(Kv {
+            heads: 1,
+            key_dim: head_dim,
+            // A choice is all or nothing: its scores are worth f16.
+            plain_key_dims: head_dim,
+            value_dim: 0,
+            window: visible.window(),
+        });
+        self.op(Op::KvWrite { kv, key, value: None });
+        let weights = self.buffer("index_weights", heads);
+        self.exact_linear(&indexer.weights, input, weights);
+        self.scale(weights, (1.0 / ((heads * head_dim) as f64).sqrt()) as f32);
+        let chosen = self.buffer("chosen_keys", indexer.keep);
+        self.op(Op::ChooseKeys {
+            kv,
+            visible,
+            query,
+            weights,
+            chosen,
+        });
+        chosen
+    }
+
+    fn attend(
+        &mut self,
+        rule: &AttentionRule,
+        (kv, heads, chosen): (KvId, usize, Option<BufferId>),
+        query: BufferId,
+        out: BufferId,
+    ) {
         let sinks = rule.sinks.as_ref().map(|sinks| self.vector(sinks));
         self.op(Op::Attend {
             kv,
@@ -155,6 +218,7 @@ impl Builder {
             softcap: rule.softcap,
             sinks,
             alibi: rule.alibi,
+            chosen,
             query,
             out,
         });

@@ -29,6 +29,8 @@ pub struct Builder {
     pub layer: usize,
     /// Keys and values of each layer so far that has any.
     pub kv_of_layer: Vec<(usize, super::KvId)>,
+    /// What the last index chose.
+    pub chosen_keys: Option<BufferId>,
     /// The embeddings of all layers.
     per_layer: Option<BufferId>,
     /// What joins the stream at the end of the layer.
@@ -57,6 +59,7 @@ impl Builder {
             plan,
             layer: 0,
             kv_of_layer: Vec::new(),
+            chosen_keys: None,
             per_layer: None,
             deferred: None,
         }

@@ -105,7 +105,22 @@ pub enum Op {
     /// Multiplies the row by a factor of its position.
     ScaleByPosition { scale: PositionScale, buffer: BufferId },
     /// Stores the rows' keys and values at their positions.
-    KvWrite { kv: KvId, key: BufferId, value: BufferId },
+    KvWrite {
+        kv: KvId,
+        key: BufferId,
+        /// None where only keys are stored, those of an index.
+        value: Option<BufferId>,
+    },
+    /// Chooses for each row, among the stored positions that it sees, as many as `chosen` has columns: those with the largest scores
+    /// `Σ_h weights[h] · max(query[h] · key, 0)`, of equal ones the earlier. They stand there as whole numbers in rising order, with −1
+    /// after the last; f32 holds those of every sequence that fits into a memory (up to 2²⁴).
+    ChooseKeys {
+        kv: KvId,
+        visible: Visible,
+        query: BufferId,
+        weights: BufferId,
+        chosen: BufferId,
+    },
     /// Softmax attention of `heads` query heads over the stored positions.
     Attend {
         kv: KvId,
@@ -115,6 +130,8 @@ pub enum Op {
         softcap: Option<f32>,
         sinks: Option<VectorId>,
         alibi: bool,
+        /// Of the visible positions those that count, as [`Op::ChooseKeys`] writes them.
+        chosen: Option<BufferId>,
         query: BufferId,
         out: BufferId,
     },
@@ -237,6 +254,7 @@ kinds! {
     Rope "rope",
     ScaleByPosition "scale_by_position",
     KvWrite "kv_write",
+    ChooseKeys "choose_keys",
     Attend "attend",
     Conv "conv",
     LinearState "linear_state",

@@ -319,7 +319,7 @@ impl Display for OpText<'_> {
                 )
             }
             Op::Rope { rope, heads, buffer } => write!(f, "{} = rope {} of {heads} heads", name(buffer), rope.0),
-            Op::KvWrite { kv, key, value } => write!(f, "kv {} ← {}, {}", kv.0, name(key), name(value)),
+            Op::KvWrite { .. } | Op::ChooseKeys { .. } => self.keys(f),
             Op::Attend { .. } => self.attend(f),
             Op::Conv { .. } | Op::LinearState { .. } | Op::Scan { .. } => self.recurrence(f),
             Op::Route { .. } | Op::Experts { .. } => self.mixture(f),
@@ -329,6 +329,32 @@ impl Display for OpText<'_> {
 }
 
 impl OpText<'_> {
+    fn keys(&self, f: &mut Formatter) -> Result {
+        let name = |id| self.buffer(id);
+        match *self.op {
+            Op::KvWrite { kv, key, value } => {
+                write!(f, "kv {} ← {}", kv.0, name(key))?;
+                value.map_or(Ok(()), |value| write!(f, ", {}", name(value)))
+            }
+            Op::ChooseKeys {
+                kv,
+                visible,
+                query,
+                weights,
+                chosen,
+            } => write!(
+                f,
+                "{} = choose from kv {}{} by {}, weights {}",
+                name(chosen),
+                kv.0,
+                seen(visible),
+                name(query),
+                name(weights)
+            ),
+            _ => Ok(()),
+        }
+    }
+
     fn attend(&self, f: &mut Formatter) -> Result {
         let Op::Attend {
             kv,
@@ -338,6 +364,7 @@ impl OpText<'_> {
             softcap,
             sinks,
             alibi,
+            chosen,
             query,
             out,
         } = *self.op
@@ -351,6 +378,9 @@ impl OpText<'_> {
             kv.0,
             seen(visible)
         )?;
+        if let Some(chosen) = chosen {
+            write!(f, ", only {}", self.buffer(chosen))?;
+        }
         if let Some(cap) = softcap {
             write!(f, ", cap {cap}")?;
         }

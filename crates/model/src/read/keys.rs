@@ -128,6 +128,10 @@ pub const NOPE_DIM: Key = key(&["qk_nope_head_dim"], "");
 pub const ROPE_DIM: Key = key(&["qk_rope_head_dim"], "rope.dimension_count");
 /// Of both parts of a query head, in latent attention.
 pub const LATENT_KEY_DIM: Key = key(&[], "attention.key_length_mla");
+pub const INDEX_HEADS: Key = key(&["index_n_heads"], "attention.indexer.head_count");
+pub const INDEX_DIM: Key = key(&["index_head_dim"], "attention.indexer.key_length");
+pub const INDEX_TOP_K: Key = key(&["index_topk"], "attention.indexer.top_k");
+pub const INDEXER_TYPES: Key = key(&["indexer_types"], "");
 pub const LATENT_VALUE_DIM: Key = key(&["v_head_dim"], "attention.value_length_mla");
 pub const EMBEDDING_FACTOR: Key = key(&["scale_emb"], "");
 pub const DEPTH_SCALE: Key = key(&["scale_depth"], "");

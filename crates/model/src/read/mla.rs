@@ -54,11 +54,8 @@ impl LayerReader<'_> {
             true => Some(self.mla_rope(tensors, sizes, visible)?),
             false => None,
         };
-        let query_latent = query
-            .down
-            .as_ref()
-            .map_or(self.hidden, |(down, _)| down.weight.outputs());
-        Ok(Some(Mla {
+        let query_latent = query.inputs();
+        let mut mla = Mla {
             heads,
             nope_dim: sizes.nope_dim,
             rope_dim,
@@ -89,7 +86,10 @@ impl LayerReader<'_> {
                 [self.hidden, heads * value_dim],
                 self.family.attention.output_bias,
             )?,
-        }))
+            choice: None,
+        };
+        mla.choice = self.key_choice(tensors, &mla, layer)?;
+        Ok(Some(mla))
     }
 
     /// Files older than keys for latent attention write the widths of expanded heads in those of plain attention, or leave the values' to

@@ -3,6 +3,7 @@
 mod attention;
 mod beside;
 mod ffn;
+mod indexer;
 pub mod keys;
 mod layers;
 mod mla;

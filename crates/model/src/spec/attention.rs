@@ -129,7 +129,35 @@ pub struct Mla {
     /// Factors of the normed latents of query and key.
     pub latent_scales: [f32; 2],
     pub rule: AttentionRule,
+    /// Which of the visible keys count; `None`: all.
+    pub choice: Option<KeyChoice>,
     pub output: Linear,
+}
+
+/// Which visible keys a row attends to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KeyChoice {
+    Own(Box<Indexer>),
+    /// Those that the last layer before with an index chose.
+    Earlier,
+}
+
+/// Scores keys by a small attention of its own: `Σ_h weight[h] · max(query[h] · key, 0)`; each row attends to the keys of the largest
+/// scores (DeepSeek-V3.2).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Indexer {
+    pub heads: usize,
+    pub head_dim: usize,
+    /// Keys that a row attends to, if it sees as many.
+    pub keep: usize,
+    /// What the latent attention's query comes from → `[heads · head_dim]`.
+    pub query: Linear,
+    /// Hidden → one key for all heads.
+    pub key: Linear,
+    pub key_norm: Norm,
+    /// Hidden → one weight a head, to be divided by √(heads · head_dim).
+    pub weights: Linear,
+    pub rope: Rope,
 }
 
 /// Hidden → query heads, in two parts: what meets the latent, and what is rotated.
@@ -141,4 +169,11 @@ pub struct MlaQuery {
     pub nope: Linear,
     /// `[heads · rope_dim, …]`
     pub rope: Linear,
+}
+
+impl MlaQuery {
+    /// Width of what the heads come from.
+    pub fn inputs(&self) -> usize {
+        self.nope.weight.cols
+    }
 }

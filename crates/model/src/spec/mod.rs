@@ -6,7 +6,10 @@ mod recurrent;
 mod rope;
 mod weights;
 
-pub use attention::{Attention, AttentionRule, HeadNorm, KeyValue, Mla, MlaQuery, OwnKeyValue, PositionScale, Visible};
+pub use attention::{
+    Attention, AttentionRule, HeadNorm, Indexer, KeyChoice, KeyValue, Mla, MlaQuery, OwnKeyValue, PositionScale,
+    Visible,
+};
 pub use ffn::{
     Activation, DenseFfn, ExpertGroups, Experts, GroupScore, Moe, Normalise, RouteRule, Router, Scoring, SharedExpert,
 };
