@@ -18,7 +18,7 @@ use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe, SavedSize};
 use goldcrest_model::plan::Plan;
 
 use buffer::AllocError;
-use exec::Scratch;
+use exec::{Scratch, Step, steps};
 use pool::{Pool, PoolError};
 pub use state::{State, kv_bytes_per_token};
 use weights::Weights;
@@ -78,6 +78,8 @@ pub struct Cpu {
 /// A plan with its weights, ready to run.
 pub struct Program {
     plan: Plan,
+    /// How the plan's ops are run.
+    steps: Vec<Step>,
     weights: Weights,
     /// Reused by every call; calls of one program follow each other.
     scratch: Mutex<Scratch>,
@@ -127,7 +129,12 @@ impl Backend for Cpu {
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
         let weights = Weights::load(&plan, checkpoint, &self.pool)?;
         let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows, self.pool.threads())?);
-        Ok(Program { plan, weights, scratch })
+        Ok(Program {
+            steps: steps(&plan),
+            plan,
+            weights,
+            scratch,
+        })
     }
 
     fn state(&self, program: &Program, capacity: usize) -> Result<State, CpuError> {

@@ -6,7 +6,7 @@ use goldcrest_model::spec::{Activation, PositionScale};
 
 use super::Call;
 use super::rows::over_rows;
-use crate::CpuError;
+use crate::{Cpu, CpuError};
 
 impl Call<'_, '_> {
     pub fn activate(&mut self, activation: Activation, gate: BufferId, up: Option<BufferId>) -> Result<(), CpuError> {
@@ -20,10 +20,9 @@ impl Call<'_, '_> {
                         .activate_gated(kind, rows, &up[first * width..][..rows.len()]);
                 })
             }
-            (None, GatedActivation::Plain(kind)) => over_rows(&cpu.pool, self.buffer_mut(gate), width, &|_, rows| {
-                cpu.kernels.activate(kind, rows);
+            (None, _) => over_rows(&cpu.pool, self.buffer_mut(gate), width, &|_, rows| {
+                activate_alone(cpu, activation, rows);
             }),
-            (None, _) => unreachable!("{activation:?} is for two inputs"),
         }
     }
 
@@ -134,6 +133,14 @@ impl Call<'_, '_> {
         over_rows(&cpu.pool, self.buffer_mut(buffer), width, &|_, rows| {
             cpu.kernels.add_bias(rows, vector);
         })
+    }
+}
+
+/// Applies an activation of one input.
+pub fn activate_alone(cpu: &Cpu, activation: Activation, x: &mut [f32]) {
+    match gated(activation) {
+        GatedActivation::Plain(kind) => cpu.kernels.activate(kind, x),
+        _ => unreachable!("{activation:?} is for two inputs"),
     }
 }
 

@@ -36,7 +36,7 @@ impl Call<'_, '_> {
             let Some(scratch) = own.take_slice(thread).first_mut() else {
                 return;
             };
-            while let Some(tile) = tiles.next() {
+            while let Some(mut tile) = tiles.next() {
                 let base = tile.columns().start;
                 let head = base / outputs;
                 scratch.rows.clear();
@@ -50,7 +50,7 @@ impl Call<'_, '_> {
                     panels: program.weights.matrix(MatrixId(first.0 + head)),
                     bias: None,
                 };
-                multiply(cpu, program, &weighted, &scratch.packed, (tile, base));
+                multiply(cpu, program, &weighted, &scratch.packed, (&mut tile, base));
             }
         });
         self.scratch.heads = thread_scratch;

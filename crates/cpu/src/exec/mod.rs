@@ -6,9 +6,13 @@ mod elementwise;
 mod experts;
 mod heads;
 mod matmul;
+mod products;
 mod recurrent;
 mod rows;
 mod steer;
+mod step;
+
+pub use step::{Step, steps};
 
 use std::sync::PoisonError;
 
@@ -29,6 +33,8 @@ pub struct Scratch {
     /// What `packed` holds.
     packed_of: Option<(BufferId, ActivationType)>,
     rows: Vec<Row>,
+    /// Where products cut their rows.
+    row_cuts: Vec<usize>,
     ropes: Vec<RopeRows>,
     /// States of attention rows, a stretch for each thread.
     attention: Vec<f32>,
@@ -68,6 +74,7 @@ impl Scratch {
             packed: Activations::new(),
             packed_of: None,
             rows: Vec::with_capacity(max_rows),
+            row_cuts: Vec::new(),
             ropes: plan.ropes.iter().map(|_| RopeRows::default()).collect(),
             attention: Vec::new(),
             rotated: Vec::new(),
@@ -162,9 +169,14 @@ struct Call<'a, 's> {
 impl Call<'_, '_> {
     fn run(&mut self, probe: &mut Option<&mut dyn Probe>) -> Result<(), CpuError> {
         let program = self.program;
-        for (index, op) in program.plan.ops.iter().enumerate() {
-            self.op(op)?;
-            if let Some(probe) = probe {
+        for step in &program.steps {
+            match step {
+                Step::Products(products) => self.products(products)?,
+                Step::Op(index) => self.op(&program.plan.ops[*index])?,
+            }
+            let Some(probe) = probe else { continue };
+            for index in step.ops() {
+                let op = &program.plan.ops[index];
                 let output = match *op {
                     Op::Boundary { stream, .. } => OpOutput::Stream(self.buffer(stream)),
                     Op::Route { ids, weights, .. } => OpOutput::Routes {
@@ -190,19 +202,8 @@ impl Call<'_, '_> {
                 input,
                 out,
             } => self.norm(norm, groups, input, out),
-            Op::MatMul {
-                weight,
-                bias,
-                activations,
-                input,
-                out,
-            } => self.matmul(matmul::Product {
-                weight,
-                bias,
-                activations,
-                input,
-                out,
-            }),
+            // A product begins a step of its own kind.
+            Op::MatMul { .. } => Ok(()),
             Op::HeadMatMul {
                 first,
                 heads,

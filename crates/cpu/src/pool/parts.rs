@@ -267,3 +267,66 @@ impl<'a, T> Tiles<'a, T> {
         Some(unsafe { self.matrix.piece(rows, columns) })
     }
 }
+
+/// Most matrices of a [`SharedTiles`].
+pub const MOST_MATRICES: usize = 4;
+
+/// Matrices of one shape, cut alike into tiles, which threads claim one after another.
+pub struct SharedTiles<'a, T> {
+    matrices: [Option<Matrix<'a, T>>; MOST_MATRICES],
+    /// Where ranges of rows begin, and the end of the last.
+    row_cuts: &'a [usize],
+    columns: usize,
+    tile_columns: usize,
+    counter: TileCounter,
+}
+
+/// The same tile of each matrix.
+pub type SharedTile<'a, T> = [Option<Part<'a, T>>; MOST_MATRICES];
+
+impl<'a, T> SharedTiles<'a, T> {
+    /// Tiles of the rows between two of `row_cuts` and of `tile_columns` of `columns` columns, the last of them perhaps fewer. No matrix
+    /// yet.
+    ///
+    /// # Panics
+    /// If the cuts do not rise or `tile_columns` is 0.
+    #[must_use]
+    pub fn new(row_cuts: &'a [usize], columns: usize, tile_columns: usize) -> Self {
+        assert!(row_cuts.is_sorted(), "rows cut at {row_cuts:?}");
+        let row_ranges = row_cuts.len().saturating_sub(1);
+        Self {
+            matrices: Default::default(),
+            row_cuts,
+            columns,
+            tile_columns,
+            counter: TileCounter::new(row_ranges * columns.div_ceil(tile_columns)),
+        }
+    }
+
+    /// Makes a row-major matrix number `index`.
+    ///
+    /// # Panics
+    /// If it does not have the columns, or the rows up to the last cut, or `index` is not below [`MOST_MATRICES`].
+    pub fn set(&mut self, index: usize, slice: &'a mut [T]) {
+        let matrix = Matrix::new(slice, self.columns);
+        assert_eq!(Some(&matrix.rows), self.row_cuts.last(), "rows of a matrix");
+        self.matrices[index] = Some(matrix);
+    }
+
+    /// The next tile that nobody has claimed, of each matrix; none when all are. Tiles of the same rows follow each other, so that what
+    /// the rows are made of stays in the cache.
+    pub fn next(&self) -> Option<SharedTile<'a, T>> {
+        let tile = self.counter.next()?;
+        let column_tiles = self.columns.div_ceil(self.tile_columns);
+        let row_range = tile / column_tiles;
+        let rows = self.row_cuts[row_range]..self.row_cuts[row_range + 1];
+        let start = tile % column_tiles * self.tile_columns;
+        let columns = start..self.columns.min(start + self.tile_columns);
+        let piece = |matrix: &Matrix<'a, T>| {
+            // SAFETY: the counter deals every tile once, tiles of different numbers are disjoint because the cuts rise, and every matrix
+            // is a slice of its own.
+            unsafe { matrix.piece(rows.clone(), columns.clone()) }
+        };
+        Some(self.matrices.each_ref().map(|matrix| matrix.as_ref().map(piece)))
+    }
+}

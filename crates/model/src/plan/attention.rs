@@ -9,21 +9,21 @@ use crate::spec::{
 };
 
 impl Builder {
+    /// Products of one input follow each other, so that a back end can run them as one.
     pub fn attention(&mut self, attention: &Attention, input: BufferId, out: BufferId) {
         let Attention { heads, .. } = *attention;
         let query = self.buffer("query", heads * attention.key_dim);
         self.linear(&attention.query, input, query);
-        let steps = HeadSteps {
-            norm: attention.query_norm.as_ref(),
-            norm_after_rope: attention.norm_after_rope,
-            rope: attention.rope.as_ref(),
-            heads,
-        };
-        self.head_steps(steps, query);
-        self.position_scale(attention.position_scale, query);
-        let kv = match attention.kv {
-            KeyValue::Own(ref own) => self.own_key_value(attention, own, input),
-            KeyValue::Shared { layer } => self.shared_key_value(layer),
+        let kv = match &attention.kv {
+            KeyValue::Own(own) => {
+                let projected = self.project_key_value(attention, own, input);
+                self.query_steps(attention, query);
+                self.store_key_value(attention, own, projected)
+            }
+            KeyValue::Shared { layer } => {
+                self.query_steps(attention, query);
+                self.shared_key_value(*layer)
+            }
         };
         let mixed = self.buffer("mixed", heads * attention.value_dim);
         self.attend(&attention.rule, (kv, heads, None), query, mixed);
@@ -34,20 +34,35 @@ impl Builder {
         self.linear(&attention.output, mixed, out);
     }
 
-    fn own_key_value(&mut self, attention: &Attention, own: &OwnKeyValue, input: BufferId) -> KvId {
+    fn query_steps(&mut self, attention: &Attention, query: BufferId) {
+        let steps = HeadSteps {
+            norm: attention.query_norm.as_ref(),
+            norm_after_rope: attention.norm_after_rope,
+            rope: attention.rope.as_ref(),
+            heads: attention.heads,
+        };
+        self.head_steps(steps, query);
+        self.position_scale(attention.position_scale, query);
+    }
+
+    fn project_key_value(&mut self, attention: &Attention, own: &OwnKeyValue, input: BufferId) -> [BufferId; 2] {
+        let key = self.buffer("key", attention.kv_heads * attention.key_dim);
+        let value = self.buffer("value", attention.kv_heads * attention.value_dim);
+        self.linear(&own.key, input, key);
+        match &own.value {
+            Some(projection) => self.linear(projection, input, value),
+            None => self.op(Op::Copy { input: key, out: value }),
+        }
+        [key, value]
+    }
+
+    fn store_key_value(&mut self, attention: &Attention, own: &OwnKeyValue, [key, value]: [BufferId; 2]) -> KvId {
         let Attention {
             kv_heads,
             key_dim,
             value_dim,
             ..
         } = *attention;
-        let key = self.buffer("key", kv_heads * key_dim);
-        let value = self.buffer("value", kv_heads * value_dim);
-        self.linear(&own.key, input, key);
-        match &own.value {
-            Some(projection) => self.linear(projection, input, value),
-            None => self.op(Op::Copy { input: key, out: value }),
-        }
         let steps = HeadSteps {
             norm: own.key_norm.as_ref(),
             norm_after_rope: attention.norm_after_rope,
@@ -84,15 +99,27 @@ impl Builder {
             ..
         } = *mla;
         let key_dim = latent_dim + rope_dim;
-        let source = self.mla_query_source(mla, input);
-        let chosen = self.key_choice(mla, input, source);
-        let query = self.mla_query(mla, source);
+        let query_down = mla.query.down.as_ref().map(|(down, norm)| {
+            let low = self.buffer("query_low", down.weight.outputs());
+            self.linear(down, input, low);
+            (low, norm)
+        });
         let latent = self.buffer("latent", latent_dim);
         self.linear(&mla.latent, input, latent);
-        self.norm(&mla.latent_norm, 1, latent, latent);
-        self.scale(latent, mla.latent_scales[1]);
         let rope_key = self.buffer("rope_key", rope_dim);
         self.linear(&mla.rope_key, input, rope_key);
+        let source = match query_down {
+            None => input,
+            Some((low, norm)) => {
+                self.norm(norm, 1, low, low);
+                self.scale(low, mla.latent_scales[0]);
+                low
+            }
+        };
+        let chosen = self.key_choice(mla, input, source);
+        let query = self.mla_query(mla, source);
+        self.norm(&mla.latent_norm, 1, latent, latent);
+        self.scale(latent, mla.latent_scales[1]);
         self.rotate(mla.rope.as_ref(), 1, rope_key);
         let key = self.buffer("latent_key", key_dim);
         self.op(Op::Concat {
@@ -125,21 +152,7 @@ impl Builder {
         );
     }
 
-    /// What query heads come from.
-    fn mla_query_source(&mut self, mla: &Mla, input: BufferId) -> BufferId {
-        match &mla.query.down {
-            None => input,
-            Some((down, norm)) => {
-                let low = self.buffer("query_low", down.weight.outputs());
-                self.linear(down, input, low);
-                self.norm(norm, 1, low, low);
-                self.scale(low, mla.latent_scales[0]);
-                low
-            }
-        }
-    }
-
-    /// Queries in the space of latent keys: `[heads · (latent_dim + rope_dim)]`.
+    /// Queries in the space of latent keys, from their latent or the input: `[heads · (latent_dim + rope_dim)]`.
     fn mla_query(&mut self, mla: &Mla, source: BufferId) -> BufferId {
         let heads = mla.heads;
         let nope = self.buffer("query_nope", heads * mla.nope_dim);

@@ -20,8 +20,10 @@ impl Builder {
         let key = self.buffer("key", key_heads * key_dim);
         let value = self.buffer("value", value_heads * value_dim);
         let projections = [(&net.query, query), (&net.key, key), (&net.value, value)];
-        for ((projection, buffer), conv) in projections.into_iter().zip(&net.convs) {
+        for (projection, buffer) in projections {
             self.linear(projection, input, buffer);
+        }
+        for ((_, buffer), conv) in projections.into_iter().zip(&net.convs) {
             self.conv(conv, buffer);
             self.activate(net.activation, buffer);
         }
@@ -84,9 +86,11 @@ impl Builder {
         self.linear(&mamba.gate, input, gate);
         self.scale(gate, gate_scale);
         let projections = [(&mamba.x, x, x_scale), (&mamba.b, b, b_scale), (&mamba.c, c, c_scale)];
-        for ((projection, buffer, scale), conv) in projections.into_iter().zip(&mamba.convs) {
+        for (projection, buffer, scale) in projections {
             self.linear(projection, input, buffer);
             self.scale(buffer, scale);
+        }
+        for ((_, buffer, _), conv) in projections.into_iter().zip(&mamba.convs) {
             self.conv(conv, buffer);
             self.activate(mamba.activation, buffer);
         }

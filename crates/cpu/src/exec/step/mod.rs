@@ -1,0 +1,248 @@
+//! How the ops of a plan are grouped into regions of the thread pool.
+//!
+//! Most ops are a region each, or are so small that the calling thread does them alone. Products of one input run together, and with them
+//! whatever happens to single columns of their outputs: activations, factors, additions. No thread waits for another in between.
+
+use std::ops::Range;
+
+use goldcrest_model::plan::{Activations, BufferId, Factors, MatrixId, Op, Plan, VectorId};
+use goldcrest_model::spec::Activation;
+
+use crate::pool::MOST_MATRICES;
+
+#[cfg(test)]
+mod tests;
+
+/// What runs as one.
+pub enum Step {
+    Op(usize),
+    Products(Products),
+}
+
+impl Step {
+    /// The ops of the plan that it stands for.
+    pub fn ops(&self) -> Range<usize> {
+        match self {
+            Step::Op(index) => *index..index + 1,
+            Step::Products(products) => products.ops.clone(),
+        }
+    }
+}
+
+/// Products of one input, and what happens to their outputs column by column.
+pub struct Products {
+    ops: Range<usize>,
+    pub input: BufferId,
+    pub activations: Activations,
+    /// At most [`MOST_GROUPS`].
+    pub groups: Vec<Group>,
+    /// Every buffer of a group, in rising order.
+    pub homes: Vec<Home>,
+}
+
+/// Most groups of a step.
+pub const MOST_GROUPS: usize = 8;
+
+/// Where a buffer belongs.
+#[derive(Clone, Copy)]
+pub struct Home {
+    pub buffer: BufferId,
+    pub group: usize,
+    /// In [`Group::buffers`].
+    pub place: usize,
+}
+
+/// Buffers of one width whose columns depend on the input, and on the same columns of each other.
+#[derive(Default)]
+pub struct Group {
+    /// At most [`MOST_MATRICES`].
+    pub buffers: Vec<BufferId>,
+    /// In order; buffers by their place in `buffers`.
+    pub ops: Vec<ColumnOp>,
+}
+
+/// An op on some columns.
+#[derive(Clone, Copy)]
+pub enum ColumnOp {
+    MatMul {
+        weight: MatrixId,
+        bias: Option<VectorId>,
+        out: usize,
+    },
+    Activate {
+        activation: Activation,
+        gate: usize,
+        up: Option<usize>,
+    },
+    Scale {
+        factor: f32,
+        buffer: usize,
+    },
+    Add {
+        out: usize,
+        input: usize,
+        scale: f32,
+    },
+}
+
+/// The steps of a plan, in order.
+pub fn steps(plan: &Plan) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut index = 0;
+    while index < plan.ops.len() {
+        let step = match Products::of(plan, index..plan.ops.len()) {
+            Some(products) => Step::Products(products),
+            None => Step::Op(index),
+        };
+        index = step.ops().end;
+        steps.push(step);
+    }
+    steps
+}
+
+impl Products {
+    /// The longest run at the start of `ops` that can be one step; none if it begins with no product.
+    fn of(plan: &Plan, ops: Range<usize>) -> Option<Products> {
+        let first = ops.start;
+        let Op::MatMul { input, activations, .. } = plan.ops[first] else {
+            return None;
+        };
+        let mut products = Products {
+            ops: first..first,
+            input,
+            activations,
+            groups: Vec::new(),
+            homes: Vec::new(),
+        };
+        while products.ops.end < ops.end && products.take(plan, &plan.ops[products.ops.end]) {
+            products.ops.end += 1;
+        }
+        for (group, Group { buffers, .. }) in products.groups.iter().enumerate() {
+            let home = |(place, buffer): (usize, &BufferId)| Home {
+                buffer: *buffer,
+                group,
+                place,
+            };
+            products.homes.extend(buffers.iter().enumerate().map(home));
+        }
+        products.homes.sort_by_key(|home| home.buffer);
+        Some(products)
+    }
+
+    /// Takes an op, unless it needs a barrier before it.
+    fn take(&mut self, plan: &Plan, op: &Op) -> bool {
+        match *op {
+            Op::MatMul {
+                weight,
+                bias,
+                activations,
+                input,
+                out,
+            } => {
+                let same = (input, activations) == (self.input, self.activations);
+                let full = self.groups.len() == MOST_GROUPS;
+                if !same || full || self.writes(input) || out == input || self.writes(out) {
+                    return false;
+                }
+                self.groups.push(Group {
+                    buffers: vec![out],
+                    ops: vec![ColumnOp::MatMul { weight, bias, out: 0 }],
+                });
+                true
+            }
+            Op::Activate { activation, gate, up } => {
+                let Some(group) = self.join(plan, gate, up) else {
+                    return false;
+                };
+                let place = |buffer| group.place(buffer);
+                let (gate, up) = (place(gate), up.map(place));
+                group.ops.push(ColumnOp::Activate { activation, gate, up });
+                true
+            }
+            Op::Scale {
+                buffer,
+                factors: Factors::One(factor),
+            } => {
+                let Some(group) = self.join(plan, buffer, None) else {
+                    return false;
+                };
+                let buffer = group.place(buffer);
+                group.ops.push(ColumnOp::Scale { factor, buffer });
+                true
+            }
+            Op::Add { out, input, scale } => {
+                let Some(group) = self.join(plan, input, Some(out)) else {
+                    return false;
+                };
+                let (out, input) = (group.place(out), group.place(input));
+                group.ops.push(ColumnOp::Add { out, input, scale });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn writes(&self, buffer: BufferId) -> bool {
+        self.groups.iter().any(|group| group.buffers.contains(&buffer))
+    }
+
+    /// The one group of a buffer that was written here and of another, which may be from before; none where they cannot be together.
+    fn join(&mut self, plan: &Plan, buffer: BufferId, other: Option<BufferId>) -> Option<&mut Group> {
+        let home = self.groups.iter().position(|group| group.buffers.contains(&buffer))?;
+        let Some(other) = other.filter(|other| !self.groups[home].buffers.contains(other)) else {
+            return Some(&mut self.groups[home]);
+        };
+        let shape = |id: BufferId| (plan.buffer(id).width, plan.buffer(id).rows);
+        let away = self.groups.iter().position(|group| group.buffers.contains(&other));
+        let more = away.map_or(1, |away| self.groups[away].buffers.len());
+        if shape(buffer) != shape(other) || self.groups[home].buffers.len() + more > MOST_MATRICES {
+            return None;
+        }
+        let Some(away) = away else {
+            self.groups[home].buffers.push(other);
+            return Some(&mut self.groups[home]);
+        };
+        let moved = self.groups.remove(away);
+        let home = home - usize::from(away < home);
+        let group = &mut self.groups[home];
+        let first = group.buffers.len();
+        group.buffers.extend(moved.buffers);
+        group.ops.extend(moved.ops.into_iter().map(|op| op.moved(first)));
+        Some(group)
+    }
+}
+
+impl Group {
+    /// Where a buffer of the group stands.
+    fn place(&self, buffer: BufferId) -> usize {
+        let place = self.buffers.iter().position(|of_group| *of_group == buffer);
+        place.expect("joined before")
+    }
+}
+
+impl ColumnOp {
+    /// The same after its buffers moved up by `by` places.
+    fn moved(self, by: usize) -> ColumnOp {
+        match self {
+            ColumnOp::MatMul { weight, bias, out } => ColumnOp::MatMul {
+                weight,
+                bias,
+                out: out + by,
+            },
+            ColumnOp::Activate { activation, gate, up } => ColumnOp::Activate {
+                activation,
+                gate: gate + by,
+                up: up.map(|up| up + by),
+            },
+            ColumnOp::Scale { factor, buffer } => ColumnOp::Scale {
+                factor,
+                buffer: buffer + by,
+            },
+            ColumnOp::Add { out, input, scale } => ColumnOp::Add {
+                out: out + by,
+                input: input + by,
+                scale,
+            },
+        }
+    }
+}
