@@ -136,7 +136,7 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
     /// What the chosen experts of all rows weigh, if no two rows chose the same, and all experts if that is less.
     fn expert_bytes(&self, bank: usize, top_k: usize) -> u64 {
         let bank = &self.plan.experts[bank];
-        let linears = bank.gate.iter().chain([&bank.up, &bank.down]);
+        let linears = bank.gating.gate().into_iter().chain([&bank.up, &bank.down]);
         let one: u64 = linears
             .map(|linears| {
                 let matrix = linears.matrices.start;

@@ -215,11 +215,11 @@ fn block_text(block: &Block) -> String {
         Block::PerLayerInput(block) => format!("layer embedding {}", block.gate.weight.outputs()),
         Block::Dense(ffn) => format!("ffn {} {:?}", ffn.up.weight.outputs(), ffn.activation),
         Block::Moe(moe) => format!(
-            "{} of {} experts of {} {:?}{}",
+            "{} of {} experts of {} {}{}",
             moe.router.rule.top_k,
             moe.experts.up.len(),
             moe.experts.up.first().map_or(0, |up| up.weight.outputs()),
-            moe.experts.activation,
+            moe.experts.gating,
             if moe.shared.is_some() { " and a shared one" } else { "" }
         ),
     }
@@ -260,7 +260,7 @@ fn block_json(block: &Block) -> Value {
             "experts": moe.experts.up.len(),
             "top_k": moe.router.rule.top_k,
             "width": moe.experts.up.first().map_or(0, |up| up.weight.outputs()),
-            "activation": format!("{:?}", moe.experts.activation),
+            "activation": moe.experts.gating.to_string(),
             "shared": moe.shared.is_some(),
         }),
         other => json!({ "kind": block_text(other) }),

@@ -2,26 +2,27 @@
 
 use goldcrest_kernels::{Activation as Kernel, GatedActivation, Xielu};
 use goldcrest_model::plan::{BufferId, Factors, VectorId};
-use goldcrest_model::spec::{Activation, PositionScale};
+use goldcrest_model::spec::{self, Activation, PositionScale};
 
 use super::Call;
 use super::rows::over_rows;
-use crate::{Cpu, CpuError};
+use crate::CpuError;
 
 impl Call<'_, '_> {
     pub fn activate(&mut self, activation: Activation, gate: BufferId, up: Option<BufferId>) -> Result<(), CpuError> {
         let cpu = self.cpu;
         let width = self.width(gate);
-        match (up, gated(activation)) {
-            (Some(up), kind) => {
+        let activation = kernel(activation);
+        match up {
+            Some(up) => {
                 let (up, gate) = self.two_buffers(up, gate);
                 over_rows(&cpu.pool, gate, width, &|first, rows| {
                     cpu.kernels
-                        .activate_gated(kind, rows, &up[first * width..][..rows.len()]);
+                        .activate_gated(activation, rows, &up[first * width..][..rows.len()]);
                 })
             }
-            (None, _) => over_rows(&cpu.pool, self.buffer_mut(gate), width, &|_, rows| {
-                activate_alone(cpu, activation, rows);
+            None => over_rows(&cpu.pool, self.buffer_mut(gate), width, &|_, rows| {
+                cpu.kernels.activate(activation, rows);
             }),
         }
     }
@@ -136,17 +137,18 @@ impl Call<'_, '_> {
     }
 }
 
-/// Applies an activation of one input.
-pub fn activate_alone(cpu: &Cpu, activation: Activation, x: &mut [f32]) {
-    match gated(activation) {
-        GatedActivation::Plain(kind) => cpu.kernels.activate(kind, x),
-        _ => unreachable!("{activation:?} is for two inputs"),
+/// The kernel of an activation with a gate.
+pub fn gated_kernel(activation: spec::GatedActivation) -> GatedActivation {
+    match activation {
+        spec::GatedActivation::Product(activation) => GatedActivation::Plain(kernel(activation)),
+        spec::GatedActivation::ClampedSwiGlu { alpha, limit } => GatedActivation::ClampedSwiGlu { alpha, limit },
+        spec::GatedActivation::LimitedSilu { limit } => GatedActivation::LimitedSilu { limit },
     }
 }
 
 /// The kernel of an activation.
-pub fn gated(activation: Activation) -> GatedActivation {
-    GatedActivation::Plain(match activation {
+pub fn kernel(activation: Activation) -> Kernel {
+    match activation {
         Activation::Silu => Kernel::Silu,
         Activation::Gelu => Kernel::GeluErf,
         Activation::GeluTanh => Kernel::GeluTanh,
@@ -166,7 +168,5 @@ pub fn gated(activation: Activation) -> GatedActivation {
             beta,
             eps,
         }),
-        Activation::ClampedSwiGlu { alpha, limit } => return GatedActivation::ClampedSwiGlu { alpha, limit },
-        Activation::LimitedSilu { limit } => return GatedActivation::LimitedSilu { limit },
-    })
+    }
 }

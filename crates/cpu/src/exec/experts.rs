@@ -6,10 +6,10 @@ use goldcrest_kernels::{
     ActivationType, Activations as Packed, GroupLimit, GroupScore, Normalise, RouteRule as KernelRule, Router, Scoring,
 };
 use goldcrest_model::plan::{Activations, ExpertBank, ExpertLinears, MatrixId, Op, VectorId};
-use goldcrest_model::spec;
+use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
-use super::elementwise::gated;
+use super::elementwise::{gated_kernel, kernel};
 use super::matmul::{Weighted, pack_rows, run_product};
 use crate::{Cpu, CpuError, Program};
 
@@ -189,18 +189,20 @@ impl ExpertRun<'_> {
         pack_rows(self.cpu, self.kind, input, self.hidden, packed)?;
         up_rows.resize(rows * width, 0.0);
         run_product(self.cpu, self.program, &up, packed, up_rows)?;
-        let activation = gated(self.bank.activation);
-        let inner = match &self.bank.gate {
-            Some(linears) => {
+        let inner = match &self.bank.gating {
+            Gating::Gated {
+                activation,
+                gate: linears,
+            } => {
                 gate.resize(rows * width, 0.0);
                 run_product(self.cpu, self.program, &self.weighted(linears, expert), packed, gate)?;
-                self.cpu.kernels.activate_gated(activation, gate, up_rows);
+                self.cpu
+                    .kernels
+                    .activate_gated(gated_kernel(*activation), gate, up_rows);
                 gate
             }
-            None => {
-                if let goldcrest_kernels::GatedActivation::Plain(kind) = activation {
-                    self.cpu.kernels.activate(kind, up_rows);
-                }
+            Gating::Ungated(activation) => {
+                self.cpu.kernels.activate(kernel(*activation), up_rows);
                 up_rows
             }
         };

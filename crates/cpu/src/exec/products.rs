@@ -3,7 +3,7 @@
 use goldcrest_kernels::{Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
 
 use super::Call;
-use super::elementwise::{activate_alone, gated};
+use super::elementwise::kernel;
 use super::matmul::{Weighted, multiply, row_cuts};
 use super::step::{ColumnOp, MOST_GROUPS, Products};
 use crate::pool::{Part, SharedTile, SharedTiles};
@@ -85,14 +85,19 @@ fn run(cpu: &Cpu, program: &Program, packed: &Packed, op: &ColumnOp, tile: &mut 
             activation,
             gate,
             up: None,
-        } => each_row(part(tile, gate), |row| activate_alone(cpu, activation, row)),
+        } => {
+            let activation = kernel(activation);
+            each_row(part(tile, gate), |row| cpu.kernels.activate(activation, row));
+        }
         ColumnOp::Activate {
             activation,
             gate,
             up: Some(up),
         } => {
-            let kind = gated(activation);
-            each_pair(tile, gate, up, |gate, up| cpu.kernels.activate_gated(kind, gate, up));
+            let activation = kernel(activation);
+            each_pair(tile, gate, up, |gate, up| {
+                cpu.kernels.activate_gated(activation, gate, up)
+            });
         }
         ColumnOp::Scale { factor, buffer } => each_row(part(tile, buffer), |row| cpu.kernels.scale(row, factor)),
         ColumnOp::Add { out, input, scale: 1.0 } => {

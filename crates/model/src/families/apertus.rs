@@ -1,6 +1,6 @@
 //! Apertus: norms of queries and keys, and xIELU, with parameters of each layer, in place of a gate.
 
-use super::{AttentionFacts, Family, HeadNormKind, HeadNorms, Names, RopeFacts, llama};
+use super::{AttentionFacts, Family, FfnFacts, HeadNormKind, HeadNorms, Names, RopeFacts, llama};
 
 pub const FAMILY: Family = Family {
     name: "apertus",
@@ -21,6 +21,10 @@ pub const FAMILY: Family = Family {
             ..llama::ATTENTION.rope
         },
         ..llama::ATTENTION
+    },
+    ffn: FfnFacts {
+        gated: false,
+        ..llama::FAMILY.ffn
     },
     ..llama::FAMILY
 };

@@ -9,6 +9,7 @@ pub const FAMILY: Family = Family {
     gguf: &["arcee"],
     ffn: FfnFacts {
         activation: Activation::ReluSquared,
+        gated: false,
         ..llama::FAMILY.ffn
     },
     ..llama::FAMILY

@@ -172,6 +172,8 @@ pub struct FfnFacts {
     /// Where the file names none.
     pub activation: Activation,
     pub bias: Bias,
+    /// Blocks and experts have a gate: a tensor of its own, or rows of a tensor that holds the ups too.
+    pub gated: bool,
     /// Multiplies the gate before its activation.
     pub gate_scale: Number,
     /// The matrices of Hugging Face checkpoints have outputs as columns, here and in attention.

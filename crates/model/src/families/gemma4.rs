@@ -43,7 +43,7 @@ pub const FAMILY: Family = Family {
             router: ("model.layers.{}.router.proj", "blk.{}.ffn_gate_inp"),
             gate_up: ("model.layers.{}.experts.gate_up_proj", "blk.{}.ffn_gate_up_exps"),
             fused_down: ("model.layers.{}.experts.down_proj", "blk.{}.ffn_down_exps"),
-            ..MoeNames::QWEN
+            ..MoeNames::FUSED
         },
         normalise: NormaliseFact::Always { eps: 0.0 },
         fused: FusedExperts::Rows,

@@ -7,6 +7,7 @@ pub const FAMILY: Family = Family {
     hf: &["glm"],
     gguf: &["chatglm"],
     names: Names {
+        gate: ("", ""),
         up: ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
         ..Names::LLAMA
     },

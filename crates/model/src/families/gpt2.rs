@@ -18,7 +18,6 @@ pub const FAMILY: Family = Family {
         qkv: ("transformer.h.{}.attn.c_attn", "blk.{}.attn_qkv"),
         output: ("transformer.h.{}.attn.c_proj", "blk.{}.attn_output"),
         ffn_norm: ("transformer.h.{}.ln_2", "blk.{}.ffn_norm"),
-        gate: ("", ""),
         up: ("transformer.h.{}.mlp.c_fc", "blk.{}.ffn_up"),
         down: ("transformer.h.{}.mlp.c_proj", "blk.{}.ffn_down"),
         final_norm: ("transformer.ln_f", "output_norm"),
@@ -49,6 +48,7 @@ pub const FAMILY: Family = Family {
     },
     ffn: FfnFacts {
         activation: Activation::GeluTanh,
+        gated: false,
         hf_columns: true,
         ..llama::FAMILY.ffn
     },

@@ -4,7 +4,7 @@ use super::{
     AttentionFacts, Bias, Family, FusedExperts, MoeFacts, MoeNames, Names, NormaliseFact, RopeFacts, ScoringFact,
     Windows, llama,
 };
-use crate::spec::{Activation, Scoring};
+use crate::spec::{GatedActivation, Scoring};
 
 pub const FAMILY: Family = Family {
     name: "gpt_oss",
@@ -28,13 +28,13 @@ pub const FAMILY: Family = Family {
     moe: MoeFacts {
         names: MoeNames {
             router: ("model.layers.{}.mlp.router", "blk.{}.ffn_gate_inp"),
-            ..MoeNames::QWEN
+            ..MoeNames::FUSED
         },
         scoring: ScoringFact::Fixed(Scoring::SoftmaxOfChosen),
         normalise: NormaliseFact::Never,
         fused: FusedExperts::InterleavedColumns,
         // The configuration's `hidden_act` and `swiglu_limit` say nothing.
-        activation: Some(Activation::ClampedSwiGlu {
+        activation: Some(GatedActivation::ClampedSwiGlu {
             alpha: 1.702,
             limit: 7.0,
         }),

@@ -24,5 +24,5 @@ const NAMES: MoeNames = MoeNames {
     shared_gate: ("", "blk.{}.ffn_gate_shexp"),
     shared_up: ("model.layers.{}.shared_mlp.input_linear", "blk.{}.ffn_up_shexp"),
     shared_down: ("model.layers.{}.shared_mlp.output_linear", "blk.{}.ffn_down_shexp"),
-    ..MoeNames::QWEN
+    ..MoeNames::FUSED
 };

@@ -44,6 +44,7 @@ pub const FAMILY: Family = Family {
     ffn: FfnFacts {
         activation: Activation::Silu,
         bias: Bias::Key(keys::MLP_BIAS),
+        gated: true,
         gate_scale: Number::One,
         hf_columns: false,
     },

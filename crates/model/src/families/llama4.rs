@@ -71,5 +71,5 @@ const MOE_NAMES: MoeNames = MoeNames {
         "model.layers.{}.feed_forward.shared_expert.down_proj",
         "blk.{}.ffn_down_shexp",
     ),
-    ..MoeNames::QWEN
+    ..MoeNames::FUSED
 };

@@ -3,7 +3,7 @@
 use super::family::Number;
 use super::names::Name;
 use crate::read::{Key, keys};
-use crate::spec::{Activation, Scoring};
+use crate::spec::{GatedActivation, Scoring};
 
 /// A mixture of experts, in the layers that have a router.
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +16,8 @@ pub struct MoeFacts {
     pub scale: Number,
     /// How gate and up of all experts lie in one tensor of a Hugging Face checkpoint, where it has one. GGUF files have rows.
     pub fused: FusedExperts,
-    /// Where it is not the dense block's.
-    pub activation: Option<Activation>,
+    /// Of experts with gates, where it is not the dense block's.
+    pub activation: Option<GatedActivation>,
     pub weigh_input: bool,
     /// Number of further ids that return their input.
     pub identities: Option<Key>,
@@ -158,5 +158,13 @@ impl MoeNames {
         shared_up: ("model.layers.{}.mlp.shared_experts.up_proj", "blk.{}.ffn_up_shexp"),
         shared_down: ("model.layers.{}.mlp.shared_experts.down_proj", "blk.{}.ffn_down_shexp"),
         shared_router: ("model.layers.{}.mlp.shared_expert_gate", "blk.{}.ffn_gate_inp_shexp"),
+    };
+
+    /// The same, but checkpoints have all experts in one tensor, never in one each.
+    pub const FUSED: MoeNames = MoeNames {
+        gate: ("", "blk.{}.ffn_gate_exps"),
+        up: ("", "blk.{}.ffn_up_exps"),
+        down: ("", "blk.{}.ffn_down_exps"),
+        ..MoeNames::QWEN
     };
 }

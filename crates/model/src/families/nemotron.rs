@@ -22,6 +22,7 @@ pub const FAMILY: Family = Family {
     },
     ffn: FfnFacts {
         activation: Activation::ReluSquared,
+        gated: false,
         ..llama::FAMILY.ffn
     },
     ..llama::FAMILY

@@ -43,6 +43,7 @@ pub const FAMILY: Family = Family {
     })),
     ffn: FfnFacts {
         activation: Activation::ReluSquared,
+        gated: false,
         ..llama::FAMILY.ffn
     },
     moe: MoeFacts {
@@ -66,7 +67,6 @@ const NAMES: Names = Names {
     key: ("backbone.layers.{}.mixer.k_proj", "blk.{}.attn_k"),
     value: ("backbone.layers.{}.mixer.v_proj", "blk.{}.attn_v"),
     output: ("backbone.layers.{}.mixer.o_proj", "blk.{}.attn_output"),
-    gate: ("", "blk.{}.ffn_gate"),
     up: ("backbone.layers.{}.mixer.up_proj", "blk.{}.ffn_up"),
     down: ("backbone.layers.{}.mixer.down_proj", "blk.{}.ffn_down"),
     ..mamba::NAMES
@@ -81,16 +81,13 @@ const MOE_NAMES: MoeNames = MoeNames {
         ),
         ("", "blk.{}.exp_probs_b"),
     ],
-    gate: ("backbone.layers.{}.mixer.experts.{e}.gate_proj", "blk.{}.ffn_gate_exps"),
     up: ("backbone.layers.{}.mixer.experts.{e}.up_proj", "blk.{}.ffn_up_exps"),
     down: ("backbone.layers.{}.mixer.experts.{e}.down_proj", "blk.{}.ffn_down_exps"),
-    gate_up: ("", ""),
-    fused_down: ("", ""),
-    shared_gate: ("", "blk.{}.ffn_gate_shexp"),
     shared_up: ("backbone.layers.{}.mixer.shared_experts.up_proj", "blk.{}.ffn_up_shexp"),
     shared_down: (
         "backbone.layers.{}.mixer.shared_experts.down_proj",
         "blk.{}.ffn_down_shexp",
     ),
     shared_router: ("", ""),
+    ..MoeNames::QWEN
 };

@@ -11,7 +11,6 @@ pub const FAMILY: Family = Family {
     names: Names {
         output: ("model.layers.{}.self_attn.dense", "blk.{}.attn_output"),
         ffn_norm: ("", ""),
-        gate: ("", ""),
         up: ("model.layers.{}.mlp.fc1", "blk.{}.ffn_up"),
         down: ("model.layers.{}.mlp.fc2", "blk.{}.ffn_down"),
         final_norm: ("model.final_layernorm", "output_norm"),
@@ -37,6 +36,7 @@ pub const FAMILY: Family = Family {
     },
     ffn: FfnFacts {
         activation: Activation::GeluTanh,
+        gated: false,
         ..llama::FAMILY.ffn
     },
     ..llama::FAMILY

@@ -7,6 +7,7 @@ pub const FAMILY: Family = Family {
     hf: &["phi3"],
     gguf: &["phi3"],
     names: Names {
+        gate: ("", ""),
         up: ("model.layers.{}.mlp.gate_up_proj", "blk.{}.ffn_up"),
         ..Names::LLAMA
     },

@@ -9,7 +9,6 @@ pub const FAMILY: Family = Family {
     hf: &["starcoder2"],
     gguf: &["starcoder2"],
     names: Names {
-        gate: ("", ""),
         up: ("model.layers.{}.mlp.c_fc", "blk.{}.ffn_up"),
         down: ("model.layers.{}.mlp.c_proj", "blk.{}.ffn_down"),
         ..Names::LLAMA
@@ -30,6 +29,7 @@ pub const FAMILY: Family = Family {
     },
     ffn: FfnFacts {
         activation: Activation::GeluTanh,
+        gated: false,
         bias: Bias::Key(keys::USE_BIAS),
         ..llama::FAMILY.ffn
     },

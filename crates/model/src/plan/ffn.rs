@@ -89,11 +89,9 @@ impl Builder {
     }
 
     fn experts(&mut self, experts: &Experts) -> ExpertsId {
-        let gate = (!experts.gate.is_empty()).then(|| self.expert_linears(&experts.gate));
         let bank = ExpertBank {
             count: experts.up.len(),
-            activation: experts.activation,
-            gate,
+            gating: experts.gating.map(|gate| self.expert_linears(gate)),
             up: self.expert_linears(&experts.up),
             down: self.expert_linears(&experts.down),
             weigh_input: experts.weigh_input,

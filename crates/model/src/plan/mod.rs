@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use goldcrest_format::DType;
 
-use crate::spec::{Activation, Matrix, ModelSpec, Norm, Rope, Vector};
+use crate::spec::{Gating, Matrix, ModelSpec, Norm, Rope, Vector};
 
 pub use op::{
     Activations, BufferId, Decay, ExpertsId, Factors, KvId, MatrixId, NormId, Op, OpKind, RecurrentId, RopeId, Rows,
@@ -88,8 +88,7 @@ pub struct Recurrent {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertBank {
     pub count: usize,
-    pub activation: Activation,
-    pub gate: Option<ExpertLinears>,
+    pub gating: Gating<ExpertLinears>,
     pub up: ExpertLinears,
     pub down: ExpertLinears,
     /// See [`crate::spec::Experts`].

@@ -171,10 +171,10 @@ struct ExpertsText<'a> {
 
 impl Display for ExpertsText<'_> {
     fn fmt(&self, f: &mut Formatter) -> Result {
-        let ExpertBank { count, activation, .. } = self.experts;
-        write!(f, "{count} × {activation:?}")?;
+        let ExpertBank { count, gating, .. } = self.experts;
+        write!(f, "{count} × {gating}")?;
         let parts = [
-            ("gate", self.experts.gate.as_ref()),
+            ("gate", gating.gate()),
             ("up", Some(&self.experts.up)),
             ("down", Some(&self.experts.down)),
         ];

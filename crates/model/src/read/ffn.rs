@@ -28,8 +28,8 @@ impl LayerReader<'_> {
         self.ffn(tensors, layer, names)
     }
 
-    /// A block whose width is that of its own tensors: models give several blocks of one layer different widths. Without a tensor for the
-    /// gate, `up` holds the gate before the up if it has twice the outputs that `down` takes.
+    /// A block whose width is that of its own tensors: models give several blocks of one layer different widths. The gate of a gated family
+    /// is a tensor of its own or lies before the up in `up`, which then has twice the outputs that `down` takes.
     pub fn ffn(&self, tensors: &mut Tensors, layer: usize, names: FfnNames) -> Result<DenseFfn, SpecError> {
         let bias = self.family.ffn.bias;
         let place = |name, shape| self.place(name, layer, shape);
@@ -38,15 +38,16 @@ impl LayerReader<'_> {
         let [stored, _] = oriented(tensors.shape(names.up, layer)?);
         let [_, width] = oriented(tensors.shape(names.down, layer)?);
         let separate = tensors.has(names.gate, layer, "weight");
-        let (gate, up) = if !separate && stored == 2 * width {
+        let within_up = stored == 2 * width || tensors.spelled(names.gate, layer).is_none();
+        let (gate, up) = if self.family.ffn.gated && !separate && within_up {
             let half = |first| Place {
                 rows: RowSelection::stretch(first, width),
                 ..place(names.up, [2 * width, self.hidden])
             };
             (Some(half(0)), half(width))
         } else {
-            let gate = separate.then(|| place(names.gate, [width, self.hidden]));
-            (gate, place(names.up, [width, self.hidden]))
+            let whole = |name| place(name, [width, self.hidden]);
+            (self.family.ffn.gated.then(|| whole(names.gate)), whole(names.up))
         };
         Ok(DenseFfn {
             activation: self.layer_activation(tensors, layer)?,

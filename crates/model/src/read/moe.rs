@@ -5,10 +5,10 @@ use super::ffn::FfnNames;
 use super::keys::{self, Key};
 use super::layers::LayerReader;
 use super::tensors::{Place, Tensors};
-use crate::families::{Bias, FusedExperts, Groups, MoeFacts, Name, NormaliseFact, ScoringFact};
+use crate::families::{Bias, FusedExperts, Groups, MoeFacts, MoeNames, Name, NormaliseFact, ScoringFact};
 use crate::spec::{
-    ExpertGroups, Experts, GroupScore, Linear, Moe, Normalise, RouteRule, Router, RowSelection, Scoring, SharedExpert,
-    Storage,
+    ExpertGroups, Experts, GatedActivation, Gating, GroupScore, Linear, Moe, Normalise, RouteRule, Router,
+    RowSelection, Scoring, SharedExpert, Storage,
 };
 
 impl LayerReader<'_> {
@@ -216,10 +216,6 @@ impl LayerReader<'_> {
         (count, identities): (usize, usize),
     ) -> Result<Experts, SpecError> {
         let facts = &self.family.moe;
-        let activation = match facts.activation {
-            Some(activation) => activation,
-            None => self.activation()?,
-        };
         let reader = ExpertReader {
             layer,
             count,
@@ -229,20 +225,39 @@ impl LayerReader<'_> {
                 false => facts.fused,
             },
         };
-        let [gate, up, down] = match reader.fused(tensors, facts)? {
-            Some(linears) => linears,
-            None => reader.separate(tensors, facts)?,
+        let gated = self.family.ffn.gated;
+        let fused = match gated {
+            true => reader.fused(tensors, facts)?,
+            false => None,
+        };
+        let Projections { gate, up, down } = match fused {
+            Some(projections) => projections,
+            None => reader.separate(tensors, &facts.names, gated)?,
+        };
+        let gating = match (gate, facts.activation) {
+            (None, _) => Gating::Ungated(self.activation()?),
+            (Some(gate), Some(activation)) => Gating::Gated { activation, gate },
+            (Some(gate), None) => Gating::Gated {
+                activation: GatedActivation::Product(self.activation()?),
+                gate,
+            },
         };
         reader.ignore_identities(tensors, facts, identities);
         Ok(Experts {
-            activation,
-            gate,
+            gating,
             up,
             down,
             weigh_input: facts.weigh_input,
             identities,
         })
     }
+}
+
+/// The projections of all experts of a layer.
+struct Projections {
+    gate: Option<Vec<Linear>>,
+    up: Vec<Linear>,
+    down: Vec<Linear>,
 }
 
 /// Finds the experts of one layer, in the ways in which files hold them.
@@ -268,18 +283,17 @@ struct Stack {
 
 impl ExpertReader {
     /// A tensor an expert, or a tensor a projection.
-    fn separate(&self, tensors: &mut Tensors, facts: &MoeFacts) -> Result<[Vec<Linear>; 3], SpecError> {
-        let names = &facts.names;
-        let has_gate = self.exists(tensors, names.gate);
+    fn separate(&self, tensors: &mut Tensors, names: &MoeNames, gated: bool) -> Result<Projections, SpecError> {
         let width = self.width(tensors, names.up)?;
-        let all = |tensors: &mut Tensors, name: Name, shape| self.all(tensors, name, shape);
-        let gate = match has_gate {
-            true => all(tensors, names.gate, [width, self.hidden])?,
-            false => Vec::new(),
-        };
-        let up = all(tensors, names.up, [width, self.hidden])?;
-        let down = all(tensors, names.down, [self.hidden, width])?;
-        Ok([gate, up, down])
+        let mut all = |name, shape| self.all(tensors, name, shape);
+        Ok(Projections {
+            gate: match gated {
+                true => Some(all(names.gate, [width, self.hidden])?),
+                false => None,
+            },
+            up: all(names.up, [width, self.hidden])?,
+            down: all(names.down, [self.hidden, width])?,
+        })
     }
 
     fn one(&self, tensors: &Tensors, name: Name, expert: usize) -> Option<String> {
@@ -297,13 +311,6 @@ impl ExpertReader {
                     tensors.ignore_named(&format!("{tensor}.weight"));
                 }
             }
-        }
-    }
-
-    fn exists(&self, tensors: &Tensors, name: Name) -> bool {
-        match self.one(tensors, name, 0) {
-            Some(first) => tensors.has_named(&format!("{first}.weight")),
-            None => tensors.has(name, self.layer, "weight"),
         }
     }
 
@@ -340,11 +347,8 @@ impl ExpertReader {
     }
 
     /// Gate and up of all experts in one tensor, and their downs in another.
-    fn fused(&self, tensors: &mut Tensors, facts: &MoeFacts) -> Result<Option<[Vec<Linear>; 3]>, SpecError> {
-        let Some(gate_up) = tensors
-            .spelled(facts.names.gate_up, self.layer)
-            .filter(|name| !name.is_empty())
-        else {
+    fn fused(&self, tensors: &mut Tensors, facts: &MoeFacts) -> Result<Option<Projections>, SpecError> {
+        let Some(gate_up) = tensors.spelled(facts.names.gate_up, self.layer) else {
             return Ok(None);
         };
         let plain = tensors.has_named(&gate_up);
@@ -355,7 +359,10 @@ impl ExpertReader {
         };
         let quantised = tensors.has_named(&format!("{gate_up}_blocks"));
         if !tensors.has_named(&tensor) && !quantised {
-            return Ok(None);
+            return match tensors.spelled(facts.names.up, self.layer) {
+                Some(_) => Ok(None),
+                None => Err(SpecError::MissingTensor { tensor: gate_up }),
+            };
         }
         let down = tensors.spelled(facts.names.fused_down, self.layer).unwrap_or_default();
         let down_tensor = if plain { down.clone() } else { format!("{down}.weight") };
@@ -390,7 +397,11 @@ impl ExpertReader {
             true => self.mxfp4_stack(tensors, stack),
             false => self.stack(tensors, stack),
         };
-        Ok(Some([read(tensors, gate)?, read(tensors, up)?, read(tensors, down)?]))
+        Ok(Some(Projections {
+            gate: Some(read(tensors, gate)?),
+            up: read(tensors, up)?,
+            down: read(tensors, down)?,
+        }))
     }
 
     fn stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {

@@ -1,5 +1,7 @@
 //! Feed-forward blocks: dense, and mixtures of experts.
 
+use std::fmt::{self, Display, Formatter};
+
 use super::{Linear, Norm, Vector};
 
 /// `down(activation(gate_scale · gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
@@ -36,15 +38,6 @@ pub enum Activation {
         beta: f32,
         eps: f32,
     },
-    /// Gated only: `(clamp(up, ±limit) + 1) · g · sigmoid(alpha·g)` with `g = min(gate, limit)` (gpt-oss).
-    ClampedSwiGlu {
-        alpha: f32,
-        limit: f32,
-    },
-    /// Gated only: `silu(min(gate, limit)) · clamp(up, ±limit)`.
-    LimitedSilu {
-        limit: f32,
-    },
 }
 
 impl Activation {
@@ -59,6 +52,64 @@ impl Activation {
             "sigmoid" => Activation::Sigmoid,
             _ => return None,
         })
+    }
+}
+
+/// How a gate and an up become one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GatedActivation {
+    /// `activation(gate) · up`
+    Product(Activation),
+    /// `(clamp(up, ±limit) + 1) · g · sigmoid(alpha·g)` with `g = min(gate, limit)` (gpt-oss).
+    ClampedSwiGlu { alpha: f32, limit: f32 },
+    /// `silu(min(gate, limit)) · clamp(up, ±limit)`
+    LimitedSilu { limit: f32 },
+}
+
+/// What experts do between their first projections and their last. `G` is the gate of all.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gating<G> {
+    /// `activation(up)`
+    Ungated(Activation),
+    Gated {
+        activation: GatedActivation,
+        gate: G,
+    },
+}
+
+impl<G> Gating<G> {
+    pub fn gate(&self) -> Option<&G> {
+        match self {
+            Gating::Ungated(_) => None,
+            Gating::Gated { gate, .. } => Some(gate),
+        }
+    }
+
+    /// The same with another form of the gate.
+    pub fn map<H>(&self, gate: impl FnOnce(&G) -> H) -> Gating<H> {
+        match self {
+            Gating::Ungated(activation) => Gating::Ungated(*activation),
+            Gating::Gated {
+                activation,
+                gate: linears,
+            } => Gating::Gated {
+                activation: *activation,
+                gate: gate(linears),
+            },
+        }
+    }
+}
+
+/// The activation's name and parameters.
+impl<G> Display for Gating<G> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        match self {
+            Gating::Ungated(activation) => write!(f, "{activation:?}"),
+            Gating::Gated { activation, .. } => match activation {
+                GatedActivation::Product(activation) => write!(f, "{activation:?}"),
+                other => write!(f, "{other:?}"),
+            },
+        }
     }
 }
 
@@ -149,9 +200,7 @@ pub enum Normalise {
 /// The experts of a layer, alike in shape. Vectors have one entry an expert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
-    pub activation: Activation,
-    /// Empty: none has a gate.
-    pub gate: Vec<Linear>,
+    pub gating: Gating<Vec<Linear>>,
     pub up: Vec<Linear>,
     pub down: Vec<Linear>,
     /// The router's weight multiplies an expert's input instead of its output.

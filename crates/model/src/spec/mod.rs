@@ -11,7 +11,8 @@ pub use attention::{
     Visible,
 };
 pub use ffn::{
-    Activation, DenseFfn, ExpertGroups, Experts, GroupScore, Moe, Normalise, RouteRule, Router, Scoring, SharedExpert,
+    Activation, DenseFfn, ExpertGroups, Experts, GatedActivation, Gating, GroupScore, Moe, Normalise, RouteRule,
+    Router, Scoring, SharedExpert,
 };
 pub use recurrent::{Conv, DeltaNet, GatedNorm, KeySharing, Lightning, Mamba, Mamba2, ShortConv};
 pub use rope::{Divisors, LongRopeList, Rope, RopeScaling};

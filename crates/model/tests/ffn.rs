@@ -1,4 +1,4 @@
-//! Mixtures of experts that cannot be: every one is refused with what is wrong, before any memory is taken for it.
+//! Feed-forward blocks and mixtures of experts that cannot be: every one is refused with what is wrong, before any memory is taken for it.
 
 #[path = "../../../tests/support/goldens.rs"]
 mod goldens;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use goldcrest_format::{Checkpoint, Config};
 use goldcrest_model::{SpecError, read_spec};
-use goldens::golden_folder;
+use goldens::{golden_folder, golden_gguf_path};
 use serde_json::{Value, json};
 
 /// What is wrong with a golden case in whose configuration `key` is `value`.
@@ -55,6 +55,48 @@ fn reshaped(case: &str, tensor: &str, shape: &[usize]) -> PathBuf {
     let file = [&(header.len() as u64).to_le_bytes()[..], &header, &written].concat();
     std::fs::write(folder.join("model.safetensors"), file).unwrap();
     folder
+}
+
+/// The error of a golden case's folder or GGUF file whose tensors with names that end in `end` are gone: they bear names, as long, of
+/// buffers that every model does without.
+fn read_without(case: &str, gguf: bool, end: &str) -> SpecError {
+    let (path, name) = match gguf {
+        true => (golden_gguf_path(case).unwrap(), "model.gguf"),
+        false => (golden_folder(case), "model.safetensors"),
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{case}-{gguf}-without-{end}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = match gguf {
+        true => path.clone(),
+        false => {
+            std::fs::copy(path.join("config.json"), folder.join("config.json")).unwrap();
+            path.join(name)
+        }
+    };
+    let mut bytes = std::fs::read(file).unwrap();
+    let mut hidden = 0;
+    for tensor in Checkpoint::open(&path).unwrap().tensors() {
+        if tensor.name.ends_with(end) {
+            let length = tensor.name.len();
+            // In its file, a name stands after its length or between quotes.
+            let written = match gguf {
+                true => [&(length as u64).to_le_bytes(), tensor.name.as_bytes()].concat(),
+                false => format!("\"{}\"", tensor.name).into_bytes(),
+            };
+            let mut places = bytes.windows(written.len());
+            let at = places.position(|place| place == written).unwrap() + if gguf { 8 } else { 1 };
+            let other = format!("{hidden:0>width$}.slope_rate", width = length - ".slope_rate".len());
+            bytes[at..at + length].copy_from_slice(other.as_bytes());
+            hidden += 1;
+        }
+    }
+    assert!(hidden > 0, "{case} has no {end}");
+    std::fs::write(folder.join(name), bytes).unwrap();
+    let opened = if gguf { folder.join(name) } else { folder };
+    match read_spec(&Checkpoint::open(&opened).unwrap()) {
+        Ok(_) => panic!("{case} is read without {end}"),
+        Err(error) => error,
+    }
 }
 
 /// The shapes that the golden case's tensor has and should have, once it is [`reshaped`].
@@ -159,4 +201,76 @@ fn experts_of_one_layer_are_alike_and_have_a_width() {
     let up = |expert: usize| format!("model.layers.1.mlp.experts.{expert}.up_proj.weight");
     assert_eq!(bad_shape("qwen3_moe", &up(5), &[24, 64]), (vec![24, 64], vec![16, 64]));
     assert_eq!(bad_shape("qwen3_moe", &up(5), &[0, 64]), (vec![0, 64], vec![16, 64]));
+}
+
+/// Cases, whether as GGUF, with the end of the names of their gates and the tensor that is named as missing without them.
+const GATES: &[(&str, bool, &str, &str)] = &[
+    (
+        "llama3",
+        false,
+        ".gate_proj.weight",
+        "model.layers.0.mlp.gate_proj.weight",
+    ),
+    ("llama3", true, ".ffn_gate.weight", "blk.0.ffn_gate.weight"),
+    (
+        "gemma4_moe",
+        false,
+        ".mlp.gate_proj.weight",
+        "model.language_model.layers.0.mlp.gate_proj.weight",
+    ),
+    (
+        "mixtral",
+        false,
+        ".w1.weight",
+        "model.layers.0.block_sparse_moe.experts.0.w1.weight",
+    ),
+    ("mixtral", true, ".ffn_gate_exps.weight", "blk.0.ffn_gate_exps.weight"),
+    (
+        "qwen2_moe",
+        false,
+        ".shared_expert.gate_proj.weight",
+        "model.layers.3.mlp.shared_expert.gate_proj.weight",
+    ),
+    (
+        "deepseek_v3",
+        true,
+        ".ffn_gate_shexp.weight",
+        "blk.1.ffn_gate_shexp.weight",
+    ),
+    (
+        "gpt_oss",
+        false,
+        ".gate_up_proj",
+        "model.layers.0.mlp.experts.gate_up_proj",
+    ),
+    ("gpt_oss", true, ".ffn_gate_exps.weight", "blk.0.ffn_gate_exps.weight"),
+    (
+        "gpt_oss_mxfp4",
+        false,
+        ".gate_up_proj_blocks",
+        "model.layers.0.mlp.experts.gate_up_proj",
+    ),
+    (
+        "granitemoe",
+        false,
+        ".input_linear.weight",
+        "model.layers.0.block_sparse_moe.input_linear",
+    ),
+];
+
+#[test]
+fn a_gate_is_never_left_out() {
+    for &(case, gguf, end, missing) in GATES {
+        match read_without(case, gguf, end) {
+            SpecError::MissingTensor { tensor } => assert_eq!(tensor, missing),
+            other => panic!("{case} without {end}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_matrix_of_gates_and_ups_holds_both() {
+    let tensor = "model.layers.0.mlp.gate_up_proj.weight";
+    let (found, expected) = bad_shape("phi3_longrope_long", tensor, &[64, 64]);
+    assert_eq!((found, expected), (vec![64, 64], vec![128, 64]));
 }
