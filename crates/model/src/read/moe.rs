@@ -7,8 +7,8 @@ use super::layers::LayerReader;
 use super::tensors::{Place, Tensors};
 use crate::families::{Bias, FusedExperts, Groups, MoeFacts, MoeNames, Name, NormaliseFact, ScoringFact};
 use crate::spec::{
-    ExpertGroups, Experts, GatedActivation, Gating, GroupScore, Linear, Moe, Normalise, RouteRule, Router,
-    RowSelection, Scoring, SharedExpert, Storage,
+    ExpertGroups, Experts, GatedActivation, Gating, GroupScore, Linear, Matrix, Moe, Normalise, RouteRule, Router,
+    RowSelection, Scoring, SharedExpert, Storage, Vector,
 };
 
 impl LayerReader<'_> {
@@ -271,6 +271,7 @@ struct ExpertReader {
 
 /// One projection of all experts: its tensor, and where an expert's rows are.
 struct Stack {
+    /// In MXFP4 without `_blocks` and `_scales`.
     tensor: String,
     /// For its biases.
     bias: String,
@@ -278,7 +279,18 @@ struct Stack {
     /// Of an expert's stored outputs.
     stored: usize,
     rows: RowSelection,
-    columns: bool,
+    form: StackForm,
+}
+
+/// How the matrices of all experts lie in one tensor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StackForm {
+    /// `[experts, outputs, inputs]`
+    Rows,
+    /// `[experts, inputs, outputs]`
+    Columns,
+    /// Hugging Face's MXFP4: `…_blocks` of `[experts, outputs, inputs / 32, 16]`, `…_scales` without the last dimension.
+    Mxfp4,
 }
 
 impl ExpertReader {
@@ -341,7 +353,7 @@ impl ExpertReader {
                 inputs: shape[1],
                 stored: shape[0],
                 rows: RowSelection::all(shape[0]),
-                columns: false,
+                form: StackForm::Rows,
             },
         )
     }
@@ -351,30 +363,32 @@ impl ExpertReader {
         let Some(gate_up) = tensors.spelled(facts.names.gate_up, self.layer) else {
             return Ok(None);
         };
-        let plain = tensors.has_named(&gate_up);
-        let tensor = if plain {
-            gate_up.clone()
-        } else {
-            format!("{gate_up}.weight")
+        let plain = match self.fused {
+            FusedExperts::Rows => StackForm::Rows,
+            FusedExperts::Columns | FusedExperts::InterleavedColumns => StackForm::Columns,
         };
-        let quantised = tensors.has_named(&format!("{gate_up}_blocks"));
-        if !tensors.has_named(&tensor) && !quantised {
-            return match tensors.spelled(facts.names.up, self.layer) {
-                Some(_) => Ok(None),
-                None => Err(SpecError::MissingTensor { tensor: gate_up }),
-            };
-        }
-        let down = tensors.spelled(facts.names.fused_down, self.layer).unwrap_or_default();
-        let down_tensor = if plain { down.clone() } else { format!("{down}.weight") };
+        let held = |end: &str| tensors.has_named(&format!("{gate_up}{end}"));
         // MXFP4 holds the rows of each output together, whichever way the plain form lies.
-        let columns = !quantised && self.fused != FusedExperts::Rows;
-        let width = match quantised {
-            true => tensors.elements_named(&format!("{gate_up}_scales"))? * 32 / (2 * self.count * self.hidden).max(1),
-            false => tensors.elements_named(&tensor)? / (2 * self.count * self.hidden).max(1),
+        let (form, end) = if held("_blocks") {
+            (StackForm::Mxfp4, "")
+        } else if held("") {
+            (plain, "")
+        } else if held(".weight") {
+            (plain, ".weight")
+        } else if tensors.spelled(facts.names.up, self.layer).is_some() {
+            return Ok(None);
+        } else {
+            return Err(SpecError::MissingTensor { tensor: gate_up });
         };
+        let down = tensors.spelled(facts.names.fused_down, self.layer).unwrap_or_default();
+        let elements = match form {
+            StackForm::Mxfp4 => tensors.elements_named(&format!("{gate_up}_scales"))? * 32,
+            _ => tensors.elements_named(&format!("{gate_up}{end}"))?,
+        };
+        let width = elements / (2 * self.count * self.hidden).max(1);
         let interleaved = self.fused == FusedExperts::InterleavedColumns;
         let part = |index: usize| Stack {
-            tensor: tensor.clone(),
+            tensor: format!("{gate_up}{end}"),
             bias: format!("{gate_up}_bias"),
             inputs: self.hidden,
             stored: 2 * width,
@@ -382,52 +396,37 @@ impl ExpertReader {
                 true => RowSelection::grouped(width, 2, index, 1),
                 false => RowSelection::stretch(index * width, width),
             },
-            columns,
+            form,
         };
         let down = Stack {
-            tensor: down_tensor,
+            tensor: format!("{down}{end}"),
             bias: format!("{down}_bias"),
             inputs: width,
             stored: self.hidden,
             rows: RowSelection::all(self.hidden),
-            columns,
-        };
-        let (gate, up) = (part(0), part(1));
-        let read = |tensors: &mut Tensors, stack: Stack| match quantised {
-            true => self.mxfp4_stack(tensors, stack),
-            false => self.stack(tensors, stack),
+            form,
         };
         Ok(Some(Projections {
-            gate: Some(read(tensors, gate)?),
-            up: read(tensors, up)?,
-            down: read(tensors, down)?,
+            gate: Some(self.stack(tensors, part(0))?),
+            up: self.stack(tensors, part(1))?,
+            down: self.stack(tensors, down)?,
         }))
     }
 
     fn stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {
-        let Stack { inputs, stored, .. } = stack;
-        let (shape, whole) = match stack.columns {
-            true => ([inputs, stored], [stored, self.count * inputs]),
-            false => ([stored, inputs], [self.count * stored, inputs]),
-        };
-        tensors.check_experts(&stack.tensor, &[self.count, shape[0], shape[1]])?;
-        let place = Place {
-            columns: stack.columns,
-            ..Place::whole(("", ""), self.layer, whole)
-        };
-        let matrix = tensors.matrix_named(stack.tensor.clone(), place)?;
+        let matrix = self.matrix(tensors, &stack)?;
         (0..self.count)
             .map(|expert| {
                 let mut weight = matrix.clone();
-                weight.cols = inputs;
-                weight.rows = match stack.columns {
-                    true => stack.rows,
-                    false => shifted(stack.rows, expert * stored),
-                };
-                if stack.columns {
-                    weight.storage = Storage::Columns {
-                        first_input: expert * inputs,
-                    };
+                weight.cols = stack.inputs;
+                match stack.form {
+                    StackForm::Rows | StackForm::Mxfp4 => weight.rows = shifted(stack.rows, expert * stack.stored),
+                    StackForm::Columns => {
+                        weight.rows = stack.rows;
+                        weight.storage = Storage::Columns {
+                            first_input: expert * stack.inputs,
+                        };
+                    }
                 }
                 let bias = self.bias(tensors, &stack, expert)?;
                 Ok(Linear { weight, bias })
@@ -435,27 +434,26 @@ impl ExpertReader {
             .collect()
     }
 
-    /// Experts in MXFP4 as Hugging Face stores them: `…_blocks` of `[experts, outputs, inputs / 32, 16]`, `…_scales` without the last.
-    fn mxfp4_stack(&self, tensors: &mut Tensors, stack: Stack) -> Result<Vec<Linear>, SpecError> {
-        let base = stack.tensor.trim_end_matches(".weight").to_owned();
-        let (blocks, scales) = (format!("{base}_blocks"), format!("{base}_scales"));
-        let matrix = tensors.mxfp4_matrix(&blocks, &scales, [self.count, stack.stored, stack.inputs])?;
-        (0..self.count)
-            .map(|expert| {
-                let mut weight = matrix.clone();
-                weight.rows = shifted(stack.rows, expert * stack.stored);
-                let bias = self.bias(tensors, &stack, expert)?;
-                Ok(Linear { weight, bias })
-            })
-            .collect()
+    /// The matrices of all experts as one.
+    fn matrix(&self, tensors: &mut Tensors, stack: &Stack) -> Result<Matrix, SpecError> {
+        let Stack { inputs, stored, .. } = *stack;
+        let (shape, whole) = match stack.form {
+            StackForm::Rows => ([stored, inputs], [self.count * stored, inputs]),
+            StackForm::Columns => ([inputs, stored], [stored, self.count * inputs]),
+            StackForm::Mxfp4 => {
+                let [blocks, scales] = ["blocks", "scales"].map(|part| format!("{}_{part}", stack.tensor));
+                return tensors.mxfp4_matrix(&blocks, &scales, [self.count, stored, inputs]);
+            }
+        };
+        tensors.check_experts(&stack.tensor, &[self.count, shape[0], shape[1]])?;
+        let place = Place {
+            columns: stack.form == StackForm::Columns,
+            ..Place::whole(("", ""), self.layer, whole)
+        };
+        tensors.matrix_named(stack.tensor.clone(), place)
     }
 
-    fn bias(
-        &self,
-        tensors: &mut Tensors,
-        stack: &Stack,
-        expert: usize,
-    ) -> Result<Option<crate::spec::Vector>, SpecError> {
+    fn bias(&self, tensors: &mut Tensors, stack: &Stack, expert: usize) -> Result<Option<Vector>, SpecError> {
         if !tensors.has_named(&stack.bias) {
             return Ok(None);
         }
