@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use goldcrest::files::AtomicFile;
+use goldcrest::files::write;
 use goldcrest::generate::Finish;
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
@@ -211,9 +211,8 @@ impl Chat<'_> {
             .as_ref()
             .map(|text| message("system", text));
         let messages: Vec<Value> = system.into_iter().chain(self.messages.iter().cloned()).collect();
-        let mut file = AtomicFile::create(path)?;
-        file.write(format!("{:#}\n", json!({ "model": self.model, "messages": messages })).as_bytes())?;
-        Ok(file.finish()?)
+        let text = format!("{:#}\n", json!({ "model": self.model, "messages": messages }));
+        Ok(write(path, text.as_bytes())?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use goldcrest_engine::steering::{ControlVector, ControlVectorError};
 
-use crate::files::{AtomicFile, Tensor, TensorFile, WriteError};
+use crate::files::{self, Tensor, TensorFile, WriteError};
 
 /// How a direction is found from the residuals of positive and of negative prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,19 +76,21 @@ pub fn directions(
 
 /// `None` if the two sets are the same.
 fn direction(positive: Rows, negative: Rows, method: Method) -> Result<Option<Vec<f64>>, DirectionError> {
-    let counts = (positive.len(), negative.len());
-    let (positive_count, negative_count) = counts;
     if positive.is_empty() || negative.is_empty() {
-        let (positive, negative) = counts;
-        return Err(DirectionError::NoPrompts { positive, negative });
+        return Err(DirectionError::NoPrompts {
+            positive: positive.len(),
+            negative: negative.len(),
+        });
     }
     let mean: Vec<f64> = difference(&mean(positive), &mean(negative));
     if method == Method::Mean {
         return Ok(Some(mean).filter(|mean| dot(mean, mean) > 0.0));
     }
-    if positive_count != negative_count {
-        let (positive, negative) = counts;
-        return Err(DirectionError::NoPairs { positive, negative });
+    if positive.len() != negative.len() {
+        return Err(DirectionError::NoPairs {
+            positive: positive.len(),
+            negative: negative.len(),
+        });
     }
     let pairs = positive.iter().zip(negative);
     let differences: Vec<Vec<f64>> = pairs.map(|(p, n)| difference(&exact(p), &exact(n))).collect();
@@ -179,9 +181,7 @@ pub fn write(vector: &ControlVector, model_hint: &str, path: &Path) -> Result<()
         }
         return file.finish();
     }
-    let mut file = AtomicFile::create(path)?;
-    file.write(&gguf(&tensors, model_hint))?;
-    file.finish()
+    files::write(path, &gguf(&tensors, model_hint))
 }
 
 fn gguf(tensors: &[(String, &[f32])], model_hint: &str) -> Vec<u8> {

@@ -1,9 +1,9 @@
-//! Files that appear whole or not at all, and f32 tensors as safetensors.
+//! What commands write: files that appear whole or not at all, and f32 tensors as safetensors.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use goldcrest_format::AtomicFile;
 use serde_json::json;
 
 /// A safetensors file begins its data at a multiple of this, bytes.
@@ -33,85 +33,26 @@ pub enum WriteError {
     },
 }
 
-/// A file in the making. It takes its name in [`AtomicFile::finish`]; before that it has another, under which it is removed when dropped.
-pub struct AtomicFile {
-    /// `None` after the end.
-    file: Option<BufWriter<File>>,
-    temporary: PathBuf,
-    path: PathBuf,
-}
-
-impl AtomicFile {
-    /// Begins a file in the folder where it will be.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`].
-    pub fn create(path: &Path) -> Result<AtomicFile, WriteError> {
-        let fail = |source| WriteError::Io {
+impl WriteError {
+    /// What makes an error of the system one of writing `path`.
+    fn at(path: &Path) -> impl Fn(io::Error) -> WriteError {
+        move |source| WriteError::Io {
             path: path.to_owned(),
             source,
-        };
-        let name = path
-            .file_name()
-            .ok_or_else(|| fail(io::ErrorKind::IsADirectory.into()))?;
-        if path.is_dir() {
-            return Err(fail(io::ErrorKind::IsADirectory.into()));
         }
-        let temporary = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
-        let file = File::create(&temporary).map_err(fail)?;
-        Ok(AtomicFile {
-            file: Some(BufWriter::new(file)),
-            temporary,
-            path: path.to_owned(),
-        })
-    }
-
-    /// Appends bytes.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`].
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
-        match &mut self.file {
-            Some(file) => file.write_all(bytes).map_err(|source| WriteError::Io {
-                path: self.path.clone(),
-                source,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Puts the file in its place once it is safe on disk.
-    ///
-    /// # Errors
-    /// [`WriteError::Io`].
-    pub fn finish(mut self) -> Result<(), WriteError> {
-        let Some(file) = self.file.take() else { return Ok(()) };
-        let finished = file
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)
-            .and_then(|file| file.sync_all())
-            .and_then(|()| fs::rename(&self.temporary, &self.path));
-        finished.map_err(|source| {
-            self.remove();
-            WriteError::Io {
-                path: self.path.clone(),
-                source,
-            }
-        })
-    }
-
-    fn remove(&self) {
-        // Best effort: the error that led here is the one to tell.
-        let _ = fs::remove_file(&self.temporary);
     }
 }
 
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        if self.file.take().is_some() {
-            self.remove();
-        }
-    }
+/// Writes a file, whole or not at all.
+///
+/// # Errors
+/// [`WriteError::Io`].
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    let written = AtomicFile::create(path).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.finish()
+    });
+    written.map_err(WriteError::at(path))
 }
 
 /// An f32 tensor of a file.
@@ -133,6 +74,7 @@ impl Tensor<'_> {
 /// as JSON, the values little-endian.
 pub struct TensorFile {
     file: AtomicFile,
+    path: PathBuf,
     expected: usize,
     written: usize,
 }
@@ -163,11 +105,14 @@ impl TensorFile {
             ' ',
             header.len().next_multiple_of(DATA_ALIGNMENT) - header.len(),
         ));
-        let mut file = AtomicFile::create(path)?;
-        file.write(&(header.len() as u64).to_le_bytes())?;
-        file.write(header.as_bytes())?;
+        let begun = AtomicFile::create(path).and_then(|mut file| {
+            file.write_all(&(header.len() as u64).to_le_bytes())?;
+            file.write_all(header.as_bytes())?;
+            Ok(file)
+        });
         Ok(TensorFile {
-            file,
+            file: begun.map_err(WriteError::at(path))?,
+            path: path.to_owned(),
             expected,
             written: 0,
         })
@@ -180,7 +125,7 @@ impl TensorFile {
     pub fn write(&mut self, values: &[f32]) -> Result<(), WriteError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.written += values.len();
-        self.file.write(&bytes)
+        self.file.write_all(&bytes).map_err(WriteError::at(&self.path))
     }
 
     /// Puts the file in its place.
@@ -191,17 +136,19 @@ impl TensorFile {
         if self.written != self.expected {
             let (found, expected) = (self.written, self.expected);
             return Err(WriteError::Length {
-                path: self.file.path.clone(),
+                path: self.path,
                 found,
                 expected,
             });
         }
-        self.file.finish()
+        self.file.finish().map_err(WriteError::at(&self.path))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A fresh folder, removed at the end.
@@ -226,27 +173,6 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
-    }
-
-    #[test]
-    fn a_file_appears_whole_or_not_at_all() {
-        let folder = Folder::new("whole");
-        let path = folder.0.join("a");
-        fs::write(&path, "old").unwrap();
-        let mut file = AtomicFile::create(&path).unwrap();
-        file.write(b"half").unwrap();
-        drop(file);
-        assert_eq!(
-            (fs::read_to_string(&path).unwrap(), folder.names().len()),
-            ("old".into(), 1)
-        );
-        let mut file = AtomicFile::create(&path).unwrap();
-        file.write(b"new").unwrap();
-        file.finish().unwrap();
-        assert_eq!(
-            (fs::read_to_string(&path).unwrap(), folder.names().len()),
-            ("new".into(), 1)
-        );
     }
 
     #[test]

@@ -540,7 +540,7 @@ fn a_save_is_whole_or_not_there() {
     fed(&engine, 300).save(&path).unwrap();
     let loaded = engine.restore(&path, 700).unwrap();
     assert!(loaded.visible_state() == fed(&engine, 300).visible_state());
-    // A folder of that name stands in the way of the last step.
+    // A folder stands in the way, is missing, is no name.
     let taken = folder.join("taken");
     fs::create_dir_all(taken.join("full")).unwrap();
     for path in [taken, folder.join("missing/session"), PathBuf::from("/")] {

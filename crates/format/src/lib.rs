@@ -4,8 +4,9 @@
 //! - [`Checkpoint`]: one view over a GGUF file and a Hugging Face folder; start here.
 //! - [`DType`] and [`blocks`]: every storage type, its layout, its scalar decoding to f32 (the oracle for kernels).
 //! - [`gguf`], [`safetensors`], [`hf`]: the file formats.
-//! - [`Source`]: positioned reads; nothing is ever memory-mapped.
+//! - [`Source`]: positioned reads; nothing is ever memory-mapped. [`AtomicFile`]: files that are written whole or not at all.
 
+mod atomic;
 pub mod blocks;
 mod checkpoint;
 mod dtype;
@@ -14,6 +15,7 @@ pub mod hf;
 pub mod safetensors;
 mod source;
 
+pub use atomic::AtomicFile;
 pub use checkpoint::{Checkpoint, Config, FormatError, TensorInfo};
 pub use dtype::{DType, DTypeError};
 pub use source::{Source, SourceError};

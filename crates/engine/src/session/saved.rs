@@ -12,12 +12,12 @@
 //! of what it follows. So each byte is vouched for at its place; a file that is damaged, cut short or put together from others is refused
 //! whole. The head says how long the file is, so nothing is allocated on the word of a count that the file does not bear out.
 
-use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use goldcrest_cpu::CpuError;
+use goldcrest_format::AtomicFile;
 use goldcrest_model::backend::Backend;
 
 use super::{Session, SessionError, SteerError};
@@ -144,38 +144,21 @@ impl Session {
     /// # Errors
     /// [`SaveError`].
     pub fn save(&self, path: &Path) -> Result<(), SaveError> {
-        self.save_beside(path).map_err(|source| SaveError {
+        self.write_new(path).map_err(|source| SaveError {
             path: path.to_owned(),
             source,
         })
     }
 
-    fn save_beside(&self, path: &Path) -> io::Result<()> {
-        /// Saves of this process, so that each has a name of its own.
-        static SAVES: AtomicU64 = AtomicU64::new(0);
-        let mut name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_owned();
-        let number = SAVES.fetch_add(1, Ordering::Relaxed);
-        name.push(format!(".{}-{number}.incomplete", std::process::id()));
-        let beside = path.with_file_name(name);
-        let result = self.write_new(&beside).and_then(|()| fs::rename(&beside, path));
-        if result.is_err() {
-            // The first error is the one that says what is wrong.
-            let _ = fs::remove_file(&beside);
-        }
-        result
-    }
-
     fn write_new(&self, path: &Path) -> io::Result<()> {
-        let file = File::create_new(path)?;
-        let mut out = Sealed::new(BufWriter::with_capacity(BUFFER_BYTES, file));
+        let mut out = Sealed::new(AtomicFile::create(path)?);
         out.write(&Head::of(self).to_bytes())?;
         let ids: Vec<u8> = self.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         out.write(&ids)?;
         self.engine
             .backend()
             .save(&self.state, &mut |record| out.write(record))?;
-        let file = out.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_all()
+        out.inner.finish()
     }
 }
 
