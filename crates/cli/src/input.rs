@@ -1,6 +1,8 @@
-//! Standard input that is not a terminal, read while the model loads.
+//! Texts that are read: of files, and of standard input that is not a terminal, while the model loads.
 
+use std::fs;
 use std::io::{self, IsTerminal, Read};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +11,12 @@ use anyhow::Context;
 
 /// How long a pipe beside a prompt may be silent. A pipe that is merely inherited never says anything, nor ends.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The text of a file.
+pub fn read_text(path: &Path) -> anyhow::Result<String> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))
+}
 
 enum Event {
     /// The first bytes came, or the end.

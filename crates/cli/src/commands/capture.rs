@@ -28,18 +28,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         positions: numbers_below(ids.len(), &args.positions)
             .map_err(|error| UsageError(format!("--positions: {error}")))?,
     };
-    let mut capture = Capture::new(&engine, vec![request])?;
-    let mut session = engine.session(ids.len())?;
-    let chunk = Chunk {
-        start: 0,
-        ids: &ids,
-        want: Want::Nothing,
-    };
-    let watch = Watch {
-        cancel: None,
-        probe: Some(&mut capture),
-    };
-    session.feed_watched(chunk, &mut [], watch)?;
+    let capture = capture_fed(&engine, &ids, request)?;
     for captured in capture.feeds() {
         let request = captured.request();
         let shape = [request.positions.len(), engine.spec().hidden];
@@ -66,4 +55,22 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+/// What is captured of a session while it is fed `ids`.
+pub fn capture_fed(engine: &Engine, ids: &[u32], request: CaptureRequest) -> anyhow::Result<Capture> {
+    let mut capture = Capture::new(engine, vec![request])?;
+    let chunk = Chunk {
+        start: 0,
+        ids,
+        want: Want::Nothing,
+    };
+    let watch = Watch {
+        cancel: None,
+        probe: Some(&mut capture),
+    };
+    // The feed says what is wrong with a sequence of nothing.
+    let mut session = engine.session(ids.len().max(1))?;
+    session.feed_watched(chunk, &mut [], watch)?;
+    Ok(capture)
 }

@@ -1,15 +1,14 @@
 //! `perplexity`: how well a model predicts a text.
 
 use std::io::{self, Write, stdout};
-use std::path::Path;
 
-use anyhow::Context;
 use goldcrest_engine::perplexity::{Perplexity, PerplexityError, windows};
 use goldcrest_engine::{Engine, FeedError};
 use serde_json::json;
 
 use super::Outcome;
 use crate::args::PerplexityArgs;
+use crate::input::read_text;
 use crate::interrupt;
 use crate::model::Model;
 use crate::output::{UsageError, note};
@@ -92,9 +91,4 @@ fn report(args: &PerplexityArgs, engine: &Engine, cut: Cut, measured: &Perplexit
     writeln!(out, "tokens      {tokens} in {windows} windows of {context}")?;
     writeln!(out, "mean nll    {nll:.6} ± {nll_error:.6}")?;
     writeln!(out, "perplexity  {perplexity:.4} ± {error:.4}")
-}
-
-fn read_text(path: &Path) -> anyhow::Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))
 }

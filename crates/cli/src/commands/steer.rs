@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context;
 use goldcrest::directions::{Method, directions, write};
-use goldcrest_engine::{Capture, CaptureRequest, Chunk, Engine, Want, Watch};
+use goldcrest_engine::{CaptureRequest, Engine};
 
+use super::capture::capture_fed;
 use crate::args::{MethodArg, SteerCommand, SteerMakeArgs};
+use crate::input::read_text;
 use crate::model::Model;
 use crate::output::{UsageError, note};
 use crate::progress::Steps;
@@ -60,9 +61,7 @@ fn make(args: &SteerMakeArgs) -> anyhow::Result<()> {
 
 /// A prompt a line; empty lines are none.
 fn read_prompts(path: &Path) -> anyhow::Result<Vec<String>> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let text = String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?;
-    let prompts: Vec<String> = text
+    let prompts: Vec<String> = read_text(path)?
         .lines()
         .filter(|line| !line.trim().is_empty())
         .map(str::to_owned)
@@ -81,17 +80,7 @@ fn last_residuals(engine: &Engine, ids: &[u32]) -> anyhow::Result<Vec<(usize, Ve
         boundaries: (FIRST_LAYER + 1..=layers).collect(),
         positions: vec![last],
     };
-    let mut capture = Capture::new(engine, vec![request])?;
-    let chunk = Chunk {
-        start: 0,
-        ids,
-        want: Want::Nothing,
-    };
-    let watch = Watch {
-        cancel: None,
-        probe: Some(&mut capture),
-    };
-    engine.session(last + 1)?.feed_watched(chunk, &mut [], watch)?;
+    let capture = capture_fed(engine, ids, request)?;
     let residual = |layer: usize| {
         let captured = capture.feeds().first()?;
         Some((layer, captured.residual(layer + 1)?.to_vec()))
