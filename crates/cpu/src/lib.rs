@@ -64,6 +64,9 @@ pub enum CpuError {
     /// A router saw what has no order.
     #[error("row {row} of the call: {source}")]
     Route { row: usize, source: RouteError },
+    /// A router that can serve no row.
+    #[error("a router of the plan: {0}")]
+    RouteRule(#[source] RouteError),
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }

@@ -130,7 +130,7 @@ pub enum RouteError {
 }
 
 impl RouteRule {
-    /// Whether the rule can choose `chosen` of `experts` experts; to be asked when a model is opened.
+    /// Whether the rule can choose `chosen` of `experts` experts; to be asked before rows are routed.
     pub fn check(&self, experts: usize, chosen: usize) -> Result<(), RouteError> {
         if chosen == 0 || chosen > experts {
             return Err(RouteError::Chosen { chosen, experts });
@@ -170,11 +170,11 @@ impl Kernels {
     /// between calls.
     ///
     /// # Errors
-    /// A number that is not one, or a rule that [`RouteRule::check`] refuses.
+    /// A number that is not one.
     ///
     /// # Panics
     /// If `ids` and `weights`, or `logits` and the tensors of `router`, differ in length, or a sparse mixer has a correction: a caller's
-    /// bug.
+    /// bug. So is a rule that [`RouteRule::check`] refuses, which a build with debug assertions tells.
     pub fn route(
         self,
         router: &Router,
@@ -184,7 +184,11 @@ impl Kernels {
         scratch: &mut Vec<f32>,
     ) -> Result<(), RouteError> {
         check_lengths(router, logits, ids, weights);
-        router.rule.check(logits.len(), ids.len())?;
+        debug_assert_eq!(
+            router.rule.check(logits.len(), ids.len()),
+            Ok(()),
+            "the rule of a router"
+        );
         if let Scoring::SparseMixer { jitter } = router.rule.scoring {
             assert!(router.correction.is_none(), "a correction for a sparse mixer");
             check_numbers(logits.iter().copied().enumerate())?;

@@ -1,5 +1,6 @@
 //! What runs a plan. One engine has one backend; the CPU is one, a GPU another.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use goldcrest_format::Checkpoint;
@@ -40,7 +41,17 @@ pub enum StreamStep {
     Renorm,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// The parts, each with its rows of the call.
+    pub fn part_rows(self) -> impl Iterator<Item = (Range<usize>, &'a Part<'a>)> {
+        let mut first = 0;
+        self.parts.iter().map(move |part| {
+            let rows = first..first + part.ids.len();
+            first = rows.end;
+            (rows, part)
+        })
+    }
+
     pub fn rows(&self) -> usize {
         self.parts.iter().map(|part| part.ids.len()).sum()
     }

@@ -5,12 +5,12 @@ use std::ops::Range;
 use goldcrest_kernels::{
     ActivationType, Activations as Packed, GroupLimit, GroupScore, Normalise, RouteRule as KernelRule, Router, Scoring,
 };
-use goldcrest_model::plan::{Activations, ExpertBank, ExpertLinears, MatrixId, Op, VectorId};
+use goldcrest_model::plan::{ExpertBank, ExpertLinears, MatrixId, Op, VectorId};
 use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
-use super::matmul::{Weighted, pack_rows, run_product};
+use super::matmul::{Weighted, activation_type, pack_rows, run_product};
 use crate::{Cpu, CpuError, Program};
 
 /// Memory of expert ops that outlives a call. Rows are those of one expert.
@@ -53,6 +53,7 @@ impl Call<'_, '_> {
         let [logits, ids, weights] = buffers
             .get_disjoint_mut([logits.0, ids.0, weights.0])
             .expect("an op's buffers differ");
+        kernel_rule.check(rule.experts, k).map_err(CpuError::RouteRule)?;
         experts.ids.resize(k, 0);
         let router = Router {
             rule: &kernel_rule,
@@ -107,10 +108,7 @@ impl Call<'_, '_> {
             cpu,
             program,
             bank,
-            kind: match activations {
-                Activations::Q8 => ActivationType::Q8,
-                Activations::F32 => ActivationType::F32,
-            },
+            kind: activation_type(activations),
             hidden,
             input: reads.get(input, rows * hidden),
         };

@@ -16,10 +16,7 @@ const ROW_RANGE_BYTES: usize = 384 << 10;
 impl Call<'_, '_> {
     /// Packs the rows of `input`, unless the product before has.
     pub fn pack(&mut self, input: BufferId, activations: Activations) -> Result<(), CpuError> {
-        let kind = match activations {
-            Activations::Q8 => ActivationType::Q8,
-            Activations::F32 => ActivationType::F32,
-        };
+        let kind = activation_type(activations);
         if self.scratch.packed_of == Some((input, kind)) {
             return Ok(());
         }
@@ -33,6 +30,14 @@ impl Call<'_, '_> {
         pack_rows(cpu, kind, &buffers[input.0][..rows * k], k, packed)?;
         *packed_of = Some((input, kind));
         Ok(())
+    }
+}
+
+/// How the kernels pack the input of a product.
+pub fn activation_type(activations: Activations) -> ActivationType {
+    match activations {
+        Activations::Q8 => ActivationType::Q8,
+        Activations::F32 => ActivationType::F32,
     }
 }
 

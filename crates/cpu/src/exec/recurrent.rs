@@ -1,7 +1,5 @@
 //! Ops that carry a memory from row to row. Rows of a sequence follow each other; the threads share channels or heads.
 
-use std::ops::Range;
-
 use goldcrest_kernels::{CausalConv, Columns, ColumnsMut, Decay as KernelDecay, LinearStep, ScanStep};
 use goldcrest_model::plan::{Decay, Op};
 use goldcrest_model::spec::KeySharing;
@@ -14,16 +12,6 @@ use crate::pool::Parts;
 const CHANNEL_UNIT: usize = 16;
 
 impl Call<'_, '_> {
-    /// The rows of each part of the batch.
-    fn parts(&self) -> Vec<Range<usize>> {
-        let mut first = 0;
-        let ranges = self.batch.parts.iter().map(|part| {
-            first += part.ids.len();
-            first - part.ids.len()..first
-        });
-        ranges.collect()
-    }
-
     pub fn conv(&mut self, op: &Op) -> Result<(), CpuError> {
         let Op::Conv {
             memory,
@@ -40,10 +28,10 @@ impl Call<'_, '_> {
         let weight = Columns::new(program.weights.vector(weight), channels);
         let bias = bias.map(|id| program.weights.vector(id));
         let threads = cpu.pool.threads();
-        let ranges = self.parts();
+        let parts = self.batch.part_rows();
         self.scratch.forget_packed(buffer);
         let rows = &mut self.scratch.buffers[buffer.0];
-        for (range, state) in ranges.into_iter().zip(self.states.iter_mut()) {
+        for ((range, _), state) in parts.zip(self.states.iter_mut()) {
             let rows = &mut rows[range.start * channels..range.end * channels];
             let rows = Parts::of_columns(rows, channels, CHANNEL_UNIT, threads);
             let tail = Parts::of_columns(state.recurrent_mut(memory), channels, CHANNEL_UNIT, threads);
@@ -82,29 +70,21 @@ impl Call<'_, '_> {
         let [key_width, value_width] = [key, value].map(|id| self.width(id));
         let decay_width = match decay {
             Decay::Buffer(id) => self.width(id),
-            Decay::Slopes { .. } => heads,
-        };
-        let slopes = match decay {
-            Decay::Slopes { scale } => slope_decays(heads, scale),
-            Decay::Buffer(_) => Vec::new(),
+            Decay::Slopes { .. } => 0,
         };
         let all_rows = self.scratch.rows.len();
-        let ranges = self.parts();
+        let parts = self.batch.part_rows();
         let (reads, out) = self.scratch.split(out);
         let step = HeadSteps {
             query: reads.get(query, all_rows * key_width),
             key: reads.get(key, all_rows * key_width),
             value: reads.get(value, all_rows * value_width),
             beta: beta.map(|id| reads.get(id, all_rows * heads)),
-            decay: match decay {
+            decays: match decay {
                 Decay::Buffer(id) => reads.get(id, all_rows * decay_width),
-                Decay::Slopes { .. } => &slopes,
+                Decay::Slopes { .. } => &[],
             },
-            decay_kind: match decay {
-                Decay::Slopes { .. } => DecayKind::Constant,
-                Decay::Buffer(_) if decay_width == heads => DecayKind::PerHead,
-                Decay::Buffer(_) => DecayKind::PerKey,
-            },
+            decays_per_key: decay_width > heads,
             heads,
             key_heads,
             key_sharing,
@@ -112,7 +92,7 @@ impl Call<'_, '_> {
             value_dim: value_width / heads,
         };
         let state_len = step.key_dim * step.value_dim;
-        for (range, state) in ranges.into_iter().zip(self.states.iter_mut()) {
+        for ((range, _), state) in parts.zip(self.states.iter_mut()) {
             let out = &mut out[range.start * value_width..range.end * value_width];
             let out = Parts::of_columns(out, value_width, step.value_dim, threads);
             let memory = Parts::of_slice(state.recurrent_mut(memory), state_len, threads);
@@ -120,11 +100,16 @@ impl Call<'_, '_> {
                 let (mut out, memory) = (out.take(thread), memory.take_slice(thread));
                 let first_head = out.columns().start / step.value_dim;
                 for (i, state) in memory.chunks_exact_mut(state_len).enumerate() {
+                    let head = first_head + i;
+                    let constant = match decay {
+                        Decay::Slopes { scale } => Some(slope_decay(scale, head, heads)),
+                        Decay::Buffer(_) => None,
+                    };
                     let mut state = ColumnsMut::new(state, step.value_dim);
                     for row in range.clone() {
                         let out = &mut out.row_mut(row - range.start)[i * step.value_dim..][..step.value_dim];
                         cpu.kernels
-                            .linear_state_step(&mut state, &step.at(row, first_head + i), out);
+                            .linear_state_step(&mut state, &step.at(row, head, constant), out);
                     }
                 }
             })?;
@@ -152,11 +137,11 @@ impl Call<'_, '_> {
         let rate = Columns::new(program.weights.vector(rate), channels);
         let skip = program.weights.vector(skip);
         let all_rows = self.scratch.rows.len();
-        let ranges = self.parts();
+        let parts = self.batch.part_rows();
         let (reads, out) = self.scratch.split(out);
         let [x, dt] = [x, dt].map(|id| reads.get(id, all_rows * channels));
         let [b, c] = [b, c].map(|id| reads.get(id, all_rows * state_dim));
-        for (range, state) in ranges.into_iter().zip(self.states.iter_mut()) {
+        for ((range, _), state) in parts.zip(self.states.iter_mut()) {
             let out = &mut out[range.start * channels..range.end * channels];
             let out = Parts::of_columns(out, channels, CHANNEL_UNIT, threads);
             let memory = Parts::of_columns(state.recurrent_mut(memory), channels, CHANNEL_UNIT, threads);
@@ -183,18 +168,9 @@ impl Call<'_, '_> {
 }
 
 /// See [`Decay::Slopes`].
-fn slope_decays(heads: usize, scale: f32) -> Vec<f32> {
-    let slope = |head: usize| libm::exp2(-8.0 * (head + 1) as f64 / heads as f64);
-    let decay = |head| libm::exp(-f64::from(scale) * slope(head)) as f32;
-    (0..heads).map(decay).collect()
-}
-
-/// What the decay of a head depends on.
-#[derive(Clone, Copy)]
-enum DecayKind {
-    Constant,
-    PerHead,
-    PerKey,
+fn slope_decay(scale: f32, head: usize, heads: usize) -> f32 {
+    let slope = libm::exp2(-8.0 * (head + 1) as f64 / heads as f64);
+    libm::exp(-f64::from(scale) * slope) as f32
 }
 
 /// The inputs of a linear state, for all rows and heads.
@@ -203,8 +179,9 @@ struct HeadSteps<'a> {
     key: &'a [f32],
     value: &'a [f32],
     beta: Option<&'a [f32]>,
-    decay: &'a [f32],
-    decay_kind: DecayKind,
+    /// One a head, or one a key dimension of each head; nothing where each head's is the same for every row.
+    decays: &'a [f32],
+    decays_per_key: bool,
     heads: usize,
     key_heads: usize,
     key_sharing: KeySharing,
@@ -213,17 +190,18 @@ struct HeadSteps<'a> {
 }
 
 impl<'a> HeadSteps<'a> {
-    fn at(&self, row: usize, head: usize) -> LinearStep<'a> {
+    /// `constant` is the decay of the head, if it is the same for every row.
+    fn at(&self, row: usize, head: usize, constant: Option<f32>) -> LinearStep<'a> {
         let key_head = match self.key_sharing {
             KeySharing::Neighbours => head / (self.heads / self.key_heads),
             KeySharing::InTurns => head % self.key_heads,
         };
         let key_start = (row * self.key_heads + key_head) * self.key_dim;
         let index = row * self.heads + head;
-        let decay = match self.decay_kind {
-            DecayKind::Constant => KernelDecay::One(self.decay[head]),
-            DecayKind::PerHead => KernelDecay::One(self.decay[index]),
-            DecayKind::PerKey => KernelDecay::PerKey(&self.decay[index * self.key_dim..][..self.key_dim]),
+        let decay = match constant {
+            Some(decay) => KernelDecay::One(decay),
+            None if self.decays_per_key => KernelDecay::PerKey(&self.decays[index * self.key_dim..][..self.key_dim]),
+            None => KernelDecay::One(self.decays[index]),
         };
         LinearStep {
             query: &self.query[key_start..][..self.key_dim],

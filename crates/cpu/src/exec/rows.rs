@@ -133,12 +133,10 @@ impl Call<'_, '_> {
         let width = self.width(out);
         let (input, out) = self.two_buffers(input, out);
         let mut out = out.chunks_exact_mut(width);
-        let mut first = 0;
-        for part in batch.parts {
+        for (rows, part) in batch.part_rows() {
             for (&row, target) in part.wanted.iter().zip(&mut out) {
-                target.copy_from_slice(&input[(first + row) * width..][..width]);
+                target.copy_from_slice(&input[(rows.start + row) * width..][..width]);
             }
-            first += part.ids.len();
         }
         Ok(())
     }

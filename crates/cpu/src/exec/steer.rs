@@ -15,12 +15,11 @@ impl Call<'_, '_> {
             return Ok(());
         }
         let width = self.width(stream);
-        let mut rest = self.buffer_mut(stream);
-        for part in batch.parts {
-            let (rows, after) = rest.split_at_mut(part.ids.len() * width);
-            rest = after;
+        let stream = self.buffer_mut(stream);
+        for (rows, part) in batch.part_rows() {
             let steps = steps(part, boundary);
             if !steps.is_empty() {
+                let rows = &mut stream[rows.start * width..rows.end * width];
                 over_rows(&cpu.pool, rows, width, &|_, rows| {
                     for row in rows.chunks_exact_mut(width) {
                         steer_row(cpu.kernels, row, steps);
