@@ -84,6 +84,7 @@ def hf_seeds():
     config = {"model_type": "llama", "hidden_size": 64, "rope_scaling": {"factor": 8.0}, "eos_token_id": [1, 2], "bias": False}
     save("hf_config", "config", json.dumps(config).encode())
     save("hf_config", "escapes", rb'{"a":"\u00fc\ud83d\ude00\n","b":-1.5e-10,"c":null}')
+    save("hf_config", "floats", json.dumps({"time_step_limit": [0.0, float("inf")], "a": float("nan")}).encode())
     templates = [{"name": "default", "template": "{{ messages }}"}, {"name": "tool_use", "template": "{% if tools %}"}]
     save("hf_config", "template", json.dumps({"chat_template": "{{ bos_token }}"}).encode())
     save("hf_config", "templates", json.dumps({"chat_template": templates}).encode())

@@ -10,6 +10,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::gguf::shown;
+use crate::nonfinite;
 
 /// Vocabularies with merges reach tens of megabytes.
 const FILE_LIMIT_BYTES: u64 = 256 << 20;
@@ -210,14 +211,35 @@ impl Folder {
     }
 }
 
-/// Parses a JSON object; `path` is for messages.
+/// Parses a JSON object; `path` is for messages. The bare words `NaN`, `Infinity` and `-Infinity`, which Python writes though JSON has no
+/// such numbers, become what other writers put there: `{"__float__": "NaN"}`.
 pub fn parse_object(path: &Path, bytes: &[u8]) -> Result<Map<String, Value>, HfError> {
-    serde_json::from_slice(bytes).map_err(|error| HfError::Json {
-        path: path.to_owned(),
-        line: error.line(),
-        column: error.column(),
-        reason: shown(&error.to_string()),
-    })
+    let parse = |text: &[u8]| {
+        serde_json::from_slice(text).map_err(|error| HfError::Json {
+            path: path.to_owned(),
+            line: error.line(),
+            column: error.column(),
+            reason: shown(&error.to_string()),
+        })
+    };
+    let words = nonfinite::words(bytes);
+    if words.is_empty() {
+        return parse(bytes);
+    }
+    if words.len() > nonfinite::MOST_WORDS {
+        return Err(HfError::Json {
+            path: path.to_owned(),
+            line: 0,
+            column: 0,
+            reason: format!(
+                "there are more than {} numbers that are not finite",
+                nonfinite::MOST_WORDS
+            ),
+        });
+    }
+    // Whatever else is wrong is told of the text as it is.
+    parse(&nonfinite::as_numbers(bytes, &words))?;
+    parse(&nonfinite::as_objects(bytes, &words))
 }
 
 /// The value of a `chat_template` key: one template, a list of named ones, or `null` for none.

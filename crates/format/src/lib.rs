@@ -12,6 +12,7 @@ mod checkpoint;
 mod dtype;
 pub mod gguf;
 pub mod hf;
+mod nonfinite;
 pub mod safetensors;
 mod source;
 

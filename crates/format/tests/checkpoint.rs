@@ -350,3 +350,19 @@ fn a_checkpoint_is_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Checkpoint>();
 }
+
+#[test]
+fn a_config_with_a_bare_infinity_is_the_one_with_an_object_there() {
+    let published = std::fs::read_to_string(repository_tests("goldens/bamba/config.v5.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&published).unwrap();
+    let written = value.to_string();
+    let bare = written.replace(r#"{"__float__":"Infinity"}"#, "Infinity");
+    assert_ne!(bare, written);
+    let folder = TempFolder::new("bare-infinity");
+    folder.write("config.json", bare);
+    let config = goldcrest_format::hf::Folder::new(folder.path())
+        .config()
+        .unwrap()
+        .unwrap();
+    assert_eq!(serde_json::Value::from(config), value);
+}

@@ -1,39 +1,20 @@
 //! Files that are damaged or made to do harm: each gives a typed error that names its place, without a panic, in
 //! bounded time, with memory bounded by the size of the file and never by what the file announces.
 
+#[path = "hostile/bounds.rs"]
+mod bounds;
 #[path = "hostile/counting.rs"]
 mod counting;
 mod support;
 
 use std::path::Path;
-use std::time::Duration;
 
+use bounds::{MEMORY_FACTOR, MEMORY_FLOOR_BYTES, bounded};
 use counting::peak_bytes;
 use goldcrest_format::gguf::{self, Gguf, GgufError, Problem};
 use goldcrest_format::safetensors::{self as st, SafetensorsError};
 use goldcrest_format::{Checkpoint, FormatError, Source, hf};
-use support::{
-    ARRAY, BOOL, GgufBuilder, I32, STRING, TempFolder, U64, array, repository_tests, safetensors, string, thread_time,
-};
-
-const MEMORY_FACTOR: usize = 64;
-/// Messages, paths and empty tables, whatever the file.
-const MEMORY_FLOOR_BYTES: usize = 16 << 10;
-const TIME_LIMIT: Duration = Duration::from_millis(100);
-
-/// Runs `read` under both bounds. Time counts the best of some attempts: the machine may be busy.
-fn bounded<T>(length: usize, mut read: impl FnMut() -> T) -> T {
-    let (result, peak) = peak_bytes(&mut read);
-    let limit = MEMORY_FACTOR * length + MEMORY_FLOOR_BYTES;
-    assert!(peak <= limit, "{peak} bytes were held for a file of {length}");
-    let in_time = (0..5).any(|_| {
-        let start = thread_time();
-        drop(read());
-        thread_time() - start < TIME_LIMIT
-    });
-    assert!(in_time, "a file of {length} bytes took longer than {TIME_LIMIT:?}");
-    result
-}
+use support::{ARRAY, BOOL, GgufBuilder, I32, STRING, TempFolder, U64, array, repository_tests, safetensors, string};
 
 fn read_gguf(file: &[u8]) -> Result<Gguf, GgufError> {
     let source = Source::memory("hostile", file.to_vec());
@@ -505,32 +486,6 @@ fn crowded_json_stays_in_bounds() {
         });
         assert_eq!(object.unwrap().len(), 1, "{element}");
     }
-}
-
-#[test]
-fn json_files_are_bounded_and_typed() {
-    let path = Path::new("config.json");
-    let deep = format!(r#"{{"a":{}"#, "[".repeat(500_000));
-    let wrong = ["", "[]", "7", "null", "{", r#"{"a":}"#, r#"{"a":1}x"#, deep.as_str()];
-    for text in wrong {
-        let error = bounded(text.len(), || hf::parse_object(path, text.as_bytes())).unwrap_err();
-        assert!(error.to_string().contains("config.json"), "{error}");
-    }
-    let folder = TempFolder::new("json");
-    let files = hf::Folder::new(folder.path());
-    folder.write("config.json", "{}");
-    // A sparse file: its length is refused before anything is read.
-    let large = std::fs::File::create(folder.path().join("tokenizer.json")).unwrap();
-    large.set_len(1 << 40).unwrap();
-    let (result, peak) = peak_bytes(|| files.tokenizer());
-    assert!(matches!(result, Err(hf::HfError::TooLarge { .. })) && peak < MEMORY_FLOOR_BYTES);
-    std::fs::create_dir(folder.path().join("generation_config.json")).unwrap();
-    assert!(matches!(files.generation_config(), Err(hf::HfError::Read { .. })));
-    for name in ["../config.json", "/etc/hostname", "..", ".", "", "a/b", "a\\b", "a\0b"] {
-        assert!(matches!(files.bytes(name), Err(hf::HfError::Name { .. })), "{name:?}");
-    }
-    folder.write("chat_template.jinja", [b'a', 0xFF]);
-    assert!(matches!(files.templates(), Err(hf::HfError::Utf8 { offset: 1, .. })));
 }
 
 #[test]
