@@ -1,4 +1,4 @@
-//! Attention: the threads share tiles of a few tokens and one KV head.
+//! Attention: the threads share tiles of a few tokens and one KV head; where there are few of them, as in decoding, their segments.
 
 use std::ops::Range;
 
@@ -17,6 +17,9 @@ use crate::{Cpu, CpuError, State};
 
 /// Most query rows that read a page side by side.
 const TILE_ROWS: usize = 32;
+
+/// Pairs of a token and a KV head, for each thread, below which the threads share segments instead.
+const FEW_TILES: usize = 4;
 
 /// What the tiles of one attention op share.
 struct Attention<'a> {
@@ -138,6 +141,60 @@ pub fn rotate_keys(kernels: Kernels, layout: &KvLayout, keys: &mut [f32]) {
 impl Attention<'_> {
     /// Writes the `[rows, heads · v_dim]` outputs.
     fn run(&self, outputs: &mut [f32], states: &mut Vec<f32>) -> Result<(), CpuError> {
+        let pairs = self.rows.len() * self.heads / self.group;
+        let segments = self.rows.iter().map(|row| self.segments(row).len()).max();
+        match segments {
+            Some(segments) if segments > 1 && pairs < FEW_TILES * self.cpu.threads() => {
+                self.run_by_segment(outputs, states, segments)
+            }
+            _ => self.run_by_tokens(outputs, states),
+        }
+    }
+
+    /// The threads share the segments of every row and KV head. `most` is the largest number of segments that a row sees.
+    fn run_by_segment(&self, outputs: &mut [f32], states: &mut Vec<f32>, most: usize) -> Result<(), CpuError> {
+        let KvLayout { v_dim, .. } = self.layout;
+        let pool = &self.cpu.pool;
+        let kv_heads = self.heads / self.group;
+        let len = self.group * attention_state_len(v_dim);
+        let own_len = pool.threads() * len;
+        states.resize(own_len + self.rows.len() * kv_heads * most * len, 0.0);
+        let (own, of_segments) = states.split_at_mut(own_len);
+        let items = Tiles::new(of_segments, len, (1, len));
+        pool.run(&|_| {
+            while let Some(mut item) = items.next() {
+                let index = item.rows().start;
+                let (pair, nth) = (index / most, index % most);
+                let (token, kv_head) = (pair / kv_heads, pair % kv_heads);
+                let segments = self.segments(&self.rows[token]);
+                let state = item.row_mut(index);
+                clear_attention_states(state, v_dim);
+                if nth < segments.len() {
+                    self.attend_segment(&(token..token + 1), kv_head, segments.start + nth, state);
+                }
+            }
+        })?;
+        let of_pairs = &*of_segments;
+        let own = Parts::of_slice(own, len, pool.threads());
+        let tiles = Tiles::new(outputs, self.heads * v_dim, (1, self.group * v_dim));
+        pool.run(&|thread| {
+            let states = own.take_slice(thread);
+            while let Some(mut tile) = tiles.next() {
+                let token = tile.rows().start;
+                let kv_head = tile.columns().start / (self.group * v_dim);
+                clear_attention_states(states, v_dim);
+                let of_pair = &of_pairs[(token * kv_heads + kv_head) * most * len..][..most * len];
+                for next in of_pair.chunks_exact(len) {
+                    self.cpu.kernels.merge_attention(states, next, v_dim);
+                }
+                self.finish(kv_head, states, tile.row_mut(token));
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The threads share tiles of a few tokens and a KV head, which see a page side by side.
+    fn run_by_tokens(&self, outputs: &mut [f32], states: &mut Vec<f32>) -> Result<(), CpuError> {
         let KvLayout { v_dim, .. } = self.layout;
         let pool = &self.cpu.pool;
         let tile_tokens = (TILE_ROWS / self.group).max(1);
@@ -174,42 +231,53 @@ impl Attention<'_> {
         let state_len = attention_state_len(v_dim);
         let states = &mut states[..tokens.len() * self.group * state_len];
         clear_attention_states(states, v_dim);
-        let state = &self.states[self.rows[tokens.start].part];
         // Positions rise, so the first token looks back furthest and the last one reaches furthest.
-        let oldest = visible_segments(self.rows[tokens.start].position, self.visible).start;
-        let newest = visible_segments(self.rows[tokens.end - 1].position, self.visible).end;
+        let oldest = self.segments(&self.rows[tokens.start]).start;
+        let newest = self.segments(&self.rows[tokens.end - 1]).end;
         for segment in oldest..newest {
-            let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
-                continue;
-            };
-            let sets = self.chosen_slots(&tokens, segment);
-            for chunk in (0..tokens.len() * self.group).step_by(TILE_ROWS) {
-                let count = TILE_ROWS.min(tokens.len() * self.group - chunk);
-                let rows: [QueryRow; TILE_ROWS] = std::array::from_fn(|i| {
-                    let index = chunk + i.min(count - 1);
-                    let set = sets.as_ref().map(|sets| &sets[index / self.group]);
-                    self.query_row(
-                        tokens.start + index / self.group,
-                        (kv_head, index % self.group),
-                        segment,
-                        set,
-                    )
-                });
-                let states = &mut states[chunk * state_len..][..count * state_len];
-                self.cpu
-                    .kernels
-                    .attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
-            }
+            self.attend_segment(&tokens, kv_head, segment, states);
         }
-        for (i, token) in tokens.enumerate() {
-            let heads = out.row_mut(token).chunks_exact_mut(v_dim);
-            let states = states[i * self.group * state_len..].chunks_exact(state_len);
-            for (j, (state, head)) in states.zip(heads).enumerate() {
-                let sink = self.sinks.map(|sinks| sinks[kv_head * self.group + j]);
-                self.cpu.kernels.finish_attention(state, sink, head);
-                if self.layout.element.is_quantized() {
-                    self.cpu.kernels.unrotate_signed(head, v_dim);
-                }
+        for (token, states) in tokens.zip(states.chunks_exact(self.group * state_len)) {
+            self.finish(kv_head, states, out.row_mut(token));
+        }
+    }
+
+    fn segments(&self, row: &Row) -> Range<usize> {
+        visible_segments(row.position, self.visible)
+    }
+
+    /// Attends from the heads of some tokens of one sequence to a page, if it is held, and merges the result into their states.
+    fn attend_segment(&self, tokens: &Range<usize>, kv_head: usize, segment: usize, states: &mut [f32]) {
+        let state = &self.states[self.rows[tokens.start].part];
+        let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
+            return;
+        };
+        let state_len = attention_state_len(self.layout.v_dim);
+        let sets = self.chosen_slots(tokens, segment);
+        for chunk in (0..tokens.len() * self.group).step_by(TILE_ROWS) {
+            let count = TILE_ROWS.min(tokens.len() * self.group - chunk);
+            let rows: [QueryRow; TILE_ROWS] = std::array::from_fn(|i| {
+                let index = chunk + i.min(count - 1);
+                let (token, of_group) = (index / self.group, index % self.group);
+                let set = sets.as_ref().map(|sets| &sets[token]);
+                self.query_row(tokens.start + token, (kv_head, of_group), segment, set)
+            });
+            let states = &mut states[chunk * state_len..][..count * state_len];
+            self.cpu
+                .kernels
+                .attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
+        }
+    }
+
+    /// The outputs of one token's heads, from their states after all segments.
+    fn finish(&self, kv_head: usize, states: &[f32], out: &mut [f32]) {
+        let v_dim = self.layout.v_dim;
+        let states = states.chunks_exact(attention_state_len(v_dim));
+        for (j, (state, head)) in states.zip(out.chunks_exact_mut(v_dim)).enumerate() {
+            let sink = self.sinks.map(|sinks| sinks[kv_head * self.group + j]);
+            self.cpu.kernels.finish_attention(state, sink, head);
+            if self.layout.element.is_quantized() {
+                self.cpu.kernels.unrotate_signed(head, v_dim);
             }
         }
     }
