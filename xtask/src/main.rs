@@ -1,6 +1,7 @@
 //! `cargo xtask`: the chores of this repository.
 
 mod fixtures;
+mod synth;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -8,6 +9,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 usage: cargo xtask fixtures [--dir DIR]   fetch the models that tests run on, checked by SHA-256
        cargo xtask test [ARGS...]         fetch them, then run all tests: cargo test --workspace ARGS
+       cargo xtask synth CONFIG OUT.gguf  write a model of real shape with random weights (alone: its options)
 
 DIR is target/fixtures of this workspace, or GOLDCREST_FIXTURES where that is set.";
 
@@ -28,6 +30,7 @@ fn run(arguments: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
         ["fixtures"] => fixtures::fetch_all(&folder())?,
         ["fixtures", "--dir", folder] => fixtures::fetch_all(Path::new(folder))?,
         ["test", rest @ ..] => return test(rest),
+        ["synth", rest @ ..] => synth::run(rest, &folder())?,
         _ => {
             eprintln!("{USAGE}");
             return Ok(ExitCode::from(2));

@@ -43,7 +43,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("goldcrest-verify", &["goldcrest-format", "goldcrest-engine"]),
-    ("xtask", &["goldcrest-hub"]),
+    ("xtask", &["goldcrest-format", "goldcrest-hub"]),
 ];
 
 /// Packages from outside: for who embeds the engine (download aside), and for the whole command.
