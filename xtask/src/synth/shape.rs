@@ -8,8 +8,9 @@ use super::error::SynthError;
 use super::families::{self, Family};
 
 /// Configurations that are here already: as published, without the keys that do not decide a shape.
-const PRESETS: [(&str, &str); 4] = [
+const PRESETS: [(&str, &str); 5] = [
     ("llama-3.2-1b", include_str!("presets/llama-3.2-1b.json")),
+    ("qwen2.5-0.5b", include_str!("presets/qwen2.5-0.5b.json")),
     ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
     ("smollm2-135m", include_str!("presets/smollm2-135m.json")),
     ("tiny-moe", include_str!("presets/tiny-moe.json")),
@@ -112,7 +113,12 @@ impl Shape {
                 error,
             })?,
         };
-        let parsed = serde_json::from_str(&text).map_err(|error| SynthError::Json {
+        Self::parse(config, &text)
+    }
+
+    /// From the text of a configuration; `config` names it in errors.
+    pub(crate) fn parse(config: &str, text: &str) -> Result<Shape, SynthError> {
+        let parsed = serde_json::from_str(text).map_err(|error| SynthError::Json {
             config: config.to_owned(),
             error,
         })?;
