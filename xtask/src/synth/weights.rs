@@ -1,8 +1,9 @@
 //! The tensors of a model: names, types, shapes, and how large their weights are.
 //!
 //! Sizes are chosen so that activations stay sane whatever the depth. A matrix has a standard deviation of 1/√inputs, so that normed inputs
-//! give outputs of size 1; the two matrices that add to the stream have 1/√(inputs · layers), so that all layers together add about as
-//! much as one embedding of size 1. An embedding that is also the head has 1/√hidden, as a head.
+//! give outputs of size 1; the two matrices of a layer that add to the stream have 1/(2·√(inputs · layers)), so that all layers together
+//! add less than the embedding, whose size is 1: what is in an embedding stays visible to the last layer. An embedding that is also the
+//! head has 1/√hidden, as a head.
 
 use goldcrest_format::DType;
 
@@ -157,9 +158,10 @@ impl Builder<'_> {
 
     fn projection(&mut self, name: &str, role: Role, shape: &[usize]) {
         let inputs = shape.last().copied().unwrap_or(1);
-        let adds_to_stream = matches!(role, Role::Output | Role::Down);
-        let layers = if adds_to_stream { self.shape.layers } else { 1 };
-        let std = inverse_root(inputs) * inverse_root(layers);
+        let std = match role {
+            Role::Output | Role::Down => inverse_root(inputs) * inverse_root(4 * self.shape.layers),
+            _ => inverse_root(inputs),
+        };
         self.matrix(name, role, shape, Fill::Random { std });
     }
 
