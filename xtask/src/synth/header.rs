@@ -1,7 +1,9 @@
 //! The head of a GGUF file: settings, tokenizer, tensor table. The format is described in `goldcrest_format::gguf`.
 
-use goldcrest_format::DType;
-use goldcrest_format::gguf::{Array, Metadata, Strings, Value};
+use std::path::Path;
+
+use goldcrest_format::gguf::{Array, Strings, Value};
+use goldcrest_format::{Checkpoint, Config, DType};
 
 use super::error::SynthError;
 use super::shape::Shape;
@@ -55,16 +57,21 @@ pub(crate) fn settings(shape: &Shape, name: &str, file_type: u32) -> Vec<(String
         .collect()
 }
 
-/// The tokenizer of another file, with unused tokens after its own until there are `vocabulary`. `None` if that file has none.
-pub(crate) fn tokenizer(file: &Metadata, vocabulary: usize) -> Option<Result<Vec<(String, Value)>, SynthError>> {
+/// The tokenizer of another file, with unused tokens after its own until there are `vocabulary`.
+pub(crate) fn tokenizer(path: &Path, vocabulary: usize) -> Result<Vec<(String, Value)>, SynthError> {
+    let checkpoint = Checkpoint::open(path)?;
+    let missing = || SynthError::NoTokenizer { path: path.to_owned() };
+    let Config::Gguf(file) = checkpoint.config() else {
+        return Err(missing());
+    };
     let (Some(Value::Array(Array::Str(tokens))), Some(Value::Array(Array::I32(types)))) =
         (file.get(TOKENS), file.get(TOKEN_TYPES))
     else {
-        return None;
+        return Err(missing());
     };
-    if tokens.len() > vocabulary || tokens.len() != types.len() {
-        let tokens = tokens.len().max(types.len());
-        return Some(Err(SynthError::Vocabulary { vocabulary, tokens }));
+    if tokens.len() > vocabulary {
+        let tokens = tokens.len();
+        return Err(SynthError::Vocabulary { vocabulary, tokens });
     }
     let unused = (tokens.len()..vocabulary).map(|id| format!("[unused {id}]"));
     let all_tokens: Strings = tokens.iter().map(str::to_owned).chain(unused).collect();
@@ -79,7 +86,7 @@ pub(crate) fn tokenizer(file: &Metadata, vocabulary: usize) -> Option<Result<Vec
         };
         (key.to_owned(), value)
     });
-    Some(Ok(entries.collect()))
+    Ok(entries.collect())
 }
 
 /// The file up to its data, and where each tensor begins in the file; the last number is the length of the file.
@@ -119,7 +126,7 @@ pub(crate) fn encode(entries: &[(String, Value)], tensors: &[Tensor]) -> Result<
 
 /// The number of a type in tensor tables. The reader has the table; every type that is written here is in it.
 fn ggml_id(dtype: DType) -> u32 {
-    (0..)
+    (0..64)
         .find(|&id| DType::from_ggml_id(id) == Ok(dtype))
         .unwrap_or_default()
 }

@@ -17,8 +17,6 @@ mod write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use goldcrest_format::{Checkpoint, Config};
-
 use error::SynthError;
 use mix::Mix;
 use routing::{Routing, Skew};
@@ -103,16 +101,7 @@ impl Request {
 fn write(request: &Request, tokenizer: &Path, out: &Path) -> Result<u64, SynthError> {
     let Request { shape, mix, .. } = request;
     let mut entries = header::settings(shape, &format!("synthetic {}", request.name), mix.file_type);
-    let of = Checkpoint::open(tokenizer)?;
-    let found = match of.config() {
-        Config::Gguf(metadata) => header::tokenizer(metadata, shape.vocabulary),
-        Config::Hf(_) => None,
-    };
-    entries.extend(found.unwrap_or_else(|| {
-        Err(SynthError::NoTokenizer {
-            path: tokenizer.to_owned(),
-        })
-    })?);
+    entries.extend(header::tokenizer(tokenizer, shape.vocabulary)?);
     let tensors = weights::tensors(shape, *mix);
     let (head, offsets) = header::encode(&entries, &tensors)?;
     let embedding = mix.dtype(mix::Place {
