@@ -1,5 +1,7 @@
 //! Activations as the matrix kernels read them: rows interleaved in groups, as 8-bit blocks or as f32.
 
+use std::ops::Range;
+
 use crate::dispatch::{Kernel, Kernels};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::vector::Simd;
@@ -44,6 +46,8 @@ pub struct Activations {
     activation_type: ActivationType,
     rows: usize,
     k: usize,
+    /// First row and rows of each group.
+    group_rows: Vec<(usize, usize)>,
     /// The groups one after the other; f32 values as their bits.
     words: Vec<u32>,
 }
@@ -74,6 +78,7 @@ impl Default for Activations {
             activation_type: ActivationType::F32,
             rows: 0,
             k: 0,
+            group_rows: Vec::new(),
             words: Vec::new(),
         }
     }
@@ -90,10 +95,29 @@ impl Activations {
     /// # Panics
     /// If `k` is no multiple of 32 for [`ActivationType::Q8`]: a mistake of the caller.
     pub fn reset(&mut self, activation_type: ActivationType, rows: usize, k: usize) {
+        self.reset_cut(activation_type, &[0, rows], k);
+    }
+
+    /// As [`Self::reset`], for rows up to the last of `cuts`, which rise from 0: no group lies on both sides of one.
+    ///
+    /// # Panics
+    /// As [`Self::reset`], or if there are no such cuts.
+    pub fn reset_cut(&mut self, activation_type: ActivationType, cuts: &[usize], k: usize) {
         assert!(
             activation_type == ActivationType::F32 || k.is_multiple_of(BLOCK_VALUES),
             "{k} activations are no whole number of blocks"
         );
+        let (Some(0), Some(&rows), true) = (cuts.first(), cuts.last(), cuts.is_sorted()) else {
+            panic!("rows cut at {cuts:?}");
+        };
+        self.group_rows.clear();
+        for (start, end) in cuts.iter().zip(&cuts[1..]) {
+            let count = (end - start).div_ceil(GROUP_ROWS_MAX);
+            self.group_rows.extend((0..count).map(|i| {
+                let (first_row, rows) = split_evenly(end - start, count, i);
+                (start + first_row, rows)
+            }));
+        }
         self.words.resize(activation_type.row_words(k).saturating_mul(rows), 0);
         (self.activation_type, self.rows, self.k) = (activation_type, rows, k);
     }
@@ -121,33 +145,32 @@ impl Activations {
         self.k
     }
 
-    /// Groups: as few as [`GROUP_ROWS_MAX`] allows, their sizes equal or one apart.
-    pub fn group_count(&self) -> usize {
-        self.rows.div_ceil(GROUP_ROWS_MAX)
+    /// The groups in the order of their rows: between two cuts as few as [`GROUP_ROWS_MAX`] allows, their sizes equal or one apart.
+    pub fn groups(&self) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
+        self.groups_from(0..self.rows)
     }
 
-    /// The groups in the order of their rows.
-    pub fn groups(&self) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
+    /// Of the groups those whose first row is one of `rows`.
+    pub fn groups_from(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
         let row_words = self.activation_type.row_words(self.k);
-        (0..self.group_count()).map(move |i| {
-            let (first_row, rows) = split_evenly(self.rows, self.group_count(), i);
-            ActivationGroup {
+        let index = |row: usize| self.group_rows.partition_point(|(first_row, _)| *first_row < row);
+        self.group_rows[index(rows.start)..index(rows.end)]
+            .iter()
+            .map(move |&(first_row, rows)| ActivationGroup {
                 activation_type: self.activation_type,
                 first_row,
                 rows,
                 k: self.k,
                 words: &self.words[first_row * row_words..][..rows * row_words],
-            }
-        })
+            })
     }
 
     /// The groups in the order of their rows, to be packed.
-    pub fn groups_mut(&mut self) -> impl Iterator<Item = ActivationGroupMut<'_>> {
-        let (activation_type, all_rows, k, groups) = (self.activation_type, self.rows, self.k, self.group_count());
+    pub fn groups_mut(&mut self) -> impl ExactSizeIterator<Item = ActivationGroupMut<'_>> {
+        let (activation_type, k) = (self.activation_type, self.k);
         let row_words = activation_type.row_words(k);
         let mut rest = self.words.as_mut_slice();
-        (0..groups).map(move |i| {
-            let (first_row, rows) = split_evenly(all_rows, groups, i);
+        self.group_rows.iter().map(move |&(first_row, rows)| {
             let (words, after) = std::mem::take(&mut rest).split_at_mut(rows * row_words);
             rest = after;
             ActivationGroupMut {
@@ -325,11 +348,41 @@ mod tests {
             for group in activations.groups() {
                 assert_eq!(group.first_row(), next);
                 assert!((1..=GROUP_ROWS_MAX).contains(&group.rows()));
-                assert!(group.rows() >= rows / activations.group_count());
+                assert!(group.rows() >= rows / activations.groups().len());
                 next += group.rows();
             }
             assert_eq!(next, rows);
         }
+    }
+
+    #[test]
+    fn no_group_lies_on_both_sides_of_a_cut() {
+        let mut activations = Activations::new();
+        activations.reset_cut(ActivationType::F32, &[0, 3, 3, 20, 21], 2);
+        let groups: Vec<_> = activations
+            .groups()
+            .map(|group| (group.first_row(), group.rows()))
+            .collect();
+        assert_eq!(groups, [(0, 3), (3, 6), (9, 6), (15, 5), (20, 1)]);
+        let within: Vec<_> = activations.groups_from(3..20).map(ActivationGroup::first_row).collect();
+        assert_eq!(within, [3, 9, 15]);
+        let values: Vec<f32> = (0..42).map(|i| i as f32).collect();
+        for group in activations.groups_mut() {
+            let (first_row, rows) = (group.first_row(), group.rows());
+            group.pack(Kernels::best(), &values[first_row * 2..][..rows * 2]);
+        }
+        let second: Vec<f32> = activations
+            .groups()
+            .nth(1)
+            .unwrap()
+            .words()
+            .iter()
+            .map(|x| f32::from_bits(*x))
+            .collect();
+        assert_eq!(
+            second,
+            [6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 7.0, 9.0, 11.0, 13.0, 15.0, 17.0]
+        );
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! Mixtures of experts: the choice, and the chosen experts with their rows side by side.
 
-use std::ops::Range;
-
 use goldcrest_kernels::{
     ActivationType, Activations as Packed, GroupLimit, GroupScore, Normalise, RouteRule as KernelRule, Router, Scoring,
 };
@@ -10,24 +8,45 @@ use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
-use super::matmul::{Weighted, activation_type, pack_rows, run_product};
+use super::matmul::{Weighted, activation_type, multiply, pack_groups};
+use super::products::tile_columns;
+use crate::pool::{Part, SharedTiles};
 use crate::{Cpu, CpuError, Program};
 
-/// Memory of expert ops that outlives a call. Rows are those of one expert.
+/// Most choices of a batch, unless one expert has more.
+const BATCH_CHOICES: usize = 512;
+
+/// Memory of expert ops that outlives a call.
 #[derive(Default)]
 pub struct ExpertScratch {
     scores: Vec<f32>,
     ids: Vec<u32>,
-    /// (expert, row, weight) of every choice, in rising order.
-    choices: Vec<(u32, u32, f32)>,
+    /// In rising order of experts, then of rows.
+    choices: Vec<Choice>,
+    batch: BatchScratch,
+}
+
+/// That an expert looks at a row of the call.
+#[derive(Clone, Copy)]
+struct Choice {
+    expert: usize,
+    row: usize,
+    weight: f32,
+}
+
+/// Memory of some choices, each a row.
+#[derive(Default)]
+struct BatchScratch {
+    /// Where the rows of each expert begin, and the end of the last.
+    cuts: Vec<usize>,
     packed: Packed,
-    /// `[rows, hidden]`
+    /// `[choices, hidden]`
     input: Vec<f32>,
-    /// `[rows, width]`
+    /// `[choices, width]`
     gate: Vec<f32>,
-    /// `[rows, width]`
+    /// `[choices, width]`
     up: Vec<f32>,
-    /// `[rows, hidden]`
+    /// `[choices, hidden]`
     output: Vec<f32>,
 }
 
@@ -99,11 +118,16 @@ impl Call<'_, '_> {
         out.fill(0.0);
         scratch.choices.clear();
         let chosen = reads.get(ids, rows * k).iter().zip(reads.get(weights, rows * k));
-        let choices = chosen
-            .enumerate()
-            .map(|(i, (id, weight))| (*id as u32, (i / k) as u32, *weight));
-        scratch.choices.extend(choices);
-        scratch.choices.sort_unstable_by_key(|&(id, row, _)| (id, row));
+        scratch
+            .choices
+            .extend(chosen.enumerate().map(|(i, (id, weight))| Choice {
+                expert: *id as usize,
+                row: i / k,
+                weight: *weight,
+            }));
+        scratch
+            .choices
+            .sort_unstable_by_key(|choice| (choice.expert, choice.row));
         let run = ExpertRun {
             cpu,
             program,
@@ -112,17 +136,33 @@ impl Call<'_, '_> {
             hidden,
             input: reads.get(input, rows * hidden),
         };
+        let ExpertScratch { choices, batch, .. } = &mut scratch;
+        let mut rest = &choices[..];
         let mut result = Ok(());
-        let mut start = 0;
-        while start < scratch.choices.len() && result.is_ok() {
-            let expert = scratch.choices[start].0;
-            let same = scratch.choices[start..].iter().take_while(|choice| choice.0 == expert);
-            let range = start..start + same.count();
-            start = range.end;
-            result = run.expert(expert as usize, range, &mut scratch, out);
+        while !rest.is_empty() && result.is_ok() {
+            let (now, later) = rest.split_at(batch.cut(rest));
+            rest = later;
+            result = run.batch(now, batch, out);
         }
         self.scratch.experts = scratch;
         result
+    }
+}
+
+impl BatchScratch {
+    /// Cuts a batch of whole experts off the front of `choices`, and returns how many of them it has.
+    fn cut(&mut self, choices: &[Choice]) -> usize {
+        self.cuts.clear();
+        self.cuts.push(0);
+        let mut count = 0;
+        for of_expert in choices.chunk_by(|a, b| a.expert == b.expert) {
+            if count > 0 && count + of_expert.len() > BATCH_CHOICES {
+                break;
+            }
+            count += of_expert.len();
+            self.cuts.push(count);
+        }
+        count
     }
 }
 
@@ -137,82 +177,131 @@ struct ExpertRun<'a> {
 }
 
 impl ExpertRun<'_> {
-    /// One expert over the rows of its choices, added to `out`.
-    fn expert(
-        &self,
-        expert: usize,
-        choices: Range<usize>,
-        scratch: &mut ExpertScratch,
-        out: &mut [f32],
-    ) -> Result<(), CpuError> {
-        let hidden = self.hidden;
-        scratch.input.clear();
-        for &(_, row, weight) in &scratch.choices[choices.clone()] {
-            scratch
-                .input
-                .extend_from_slice(&self.input[row as usize * hidden..][..hidden]);
+    /// Some experts over the rows of their choices, added to `out`, `[rows, hidden]`, in rising order.
+    fn batch(&self, choices: &[Choice], scratch: &mut BatchScratch, out: &mut [f32]) -> Result<(), CpuError> {
+        self.gather(choices, &mut scratch.input);
+        scratch.packed.reset_cut(self.kind, &scratch.cuts, self.hidden);
+        pack_groups(self.cpu, &scratch.input, &mut scratch.packed)?;
+        let width = self
+            .program
+            .weights
+            .matrix(MatrixId(self.bank.up.matrices.start))
+            .outputs;
+        self.inner(choices, scratch, width)?;
+        let inner = match self.bank.gating {
+            Gating::Gated { .. } => &scratch.gate,
+            Gating::Ungated(_) => &scratch.up,
+        };
+        scratch.packed.reset_cut(self.kind, &scratch.cuts, width);
+        pack_groups(self.cpu, inner, &mut scratch.packed)?;
+        self.outer(choices, scratch, out)
+    }
+
+    fn gather(&self, choices: &[Choice], input: &mut Vec<f32>) {
+        input.clear();
+        for choice in choices {
+            let start = input.len();
+            input.extend_from_slice(&self.input[choice.row * self.hidden..][..self.hidden]);
             if self.bank.weigh_input {
-                let start = scratch.input.len() - hidden;
-                self.cpu.kernels.scale(&mut scratch.input[start..], weight);
+                self.cpu.kernels.scale(&mut input[start..], choice.weight);
             }
         }
-        let rows = choices.len();
-        if expert < self.bank.count {
-            self.compute(expert, rows, scratch)?;
-        } else {
-            // An id beyond the experts returns its input.
-            scratch.output.clear();
-            scratch.output.extend_from_slice(&scratch.input);
+    }
+
+    /// What the down projections see, in `gate` or, without gates, in `up`: one region.
+    fn inner(&self, choices: &[Choice], scratch: &mut BatchScratch, width: usize) -> Result<(), CpuError> {
+        let BatchScratch {
+            cuts, packed, gate, up, ..
+        } = scratch;
+        let (cpu, packed) = (self.cpu, &*packed);
+        let mut tiles = SharedTiles::new(cuts, width, tile_columns(width, cuts, cpu.threads()));
+        up.resize(choices.len() * width, 0.0);
+        tiles.set(0, up);
+        if let Gating::Gated { .. } = self.bank.gating {
+            gate.resize(choices.len() * width, 0.0);
+            tiles.set(1, gate);
         }
-        for (i, &(_, row, weight)) in scratch.choices[choices].iter().enumerate() {
-            let weight = if self.bank.weigh_input { 1.0 } else { weight };
-            let sum = &mut out[row as usize * hidden..][..hidden];
-            let output = &scratch.output[i * hidden..][..hidden];
-            self.cpu.kernels.add_scaled(sum, weight, output);
-        }
+        cpu.pool.run(&|_| {
+            while let Some([up, gate, ..]) = tiles.next() {
+                let Some(mut up) = up else { continue };
+                let expert = choices[up.rows().start].expert;
+                if expert >= self.bank.count {
+                    continue;
+                }
+                self.multiply(&self.bank.up, expert, packed, &mut up);
+                match (&self.bank.gating, gate) {
+                    (
+                        Gating::Gated {
+                            activation,
+                            gate: linears,
+                        },
+                        Some(mut gate),
+                    ) => {
+                        self.multiply(linears, expert, packed, &mut gate);
+                        let kind = gated_kernel(*activation);
+                        for row in gate.rows() {
+                            cpu.kernels.activate_gated(kind, gate.row_mut(row), up.row_mut(row));
+                        }
+                    }
+                    (Gating::Ungated(activation), _) => {
+                        for row in up.rows() {
+                            cpu.kernels.activate(kernel(*activation), up.row_mut(row));
+                        }
+                    }
+                    (Gating::Gated { .. }, None) => unreachable!("set above"),
+                }
+            }
+        })?;
         Ok(())
     }
 
-    fn compute(&self, expert: usize, rows: usize, scratch: &mut ExpertScratch) -> Result<(), CpuError> {
-        let up = self.weighted(&self.bank.up, expert);
-        let width = up.panels.outputs;
-        let ExpertScratch {
+    /// The down projections, and the sums of every row: one region, in which a thread has some columns of all experts.
+    fn outer(&self, choices: &[Choice], scratch: &mut BatchScratch, out: &mut [f32]) -> Result<(), CpuError> {
+        let BatchScratch {
+            cuts,
             packed,
             input,
-            gate,
-            up: up_rows,
             output,
             ..
         } = scratch;
-        pack_rows(self.cpu, self.kind, input, self.hidden, packed)?;
-        up_rows.resize(rows * width, 0.0);
-        run_product(self.cpu, self.program, &up, packed, up_rows)?;
-        let inner = match &self.bank.gating {
-            Gating::Gated {
-                activation,
-                gate: linears,
-            } => {
-                gate.resize(rows * width, 0.0);
-                run_product(self.cpu, self.program, &self.weighted(linears, expert), packed, gate)?;
-                self.cpu
-                    .kernels
-                    .activate_gated(gated_kernel(*activation), gate, up_rows);
-                gate
+        let (cpu, packed, input, hidden) = (self.cpu, &*packed, &*input, self.hidden);
+        let all = [0, choices.len()];
+        let mut tiles = SharedTiles::of_columns(hidden, tile_columns(hidden, &all, cpu.threads()));
+        output.resize(choices.len() * hidden, 0.0);
+        tiles.set(0, output);
+        tiles.set(1, out);
+        cpu.pool.run(&|_| {
+            while let Some([Some(mut output), Some(mut out), ..]) = tiles.next() {
+                let columns = out.columns();
+                for rows in cuts.windows(2) {
+                    let expert = choices[rows[0]].expert;
+                    if expert < self.bank.count {
+                        let mut output = output.of_rows(rows[0]..rows[1]);
+                        self.multiply(&self.bank.down, expert, packed, &mut output);
+                    }
+                    for (index, choice) in choices.iter().enumerate().take(rows[1]).skip(rows[0]) {
+                        // An id beyond the experts returns its input.
+                        let update = match expert < self.bank.count {
+                            true => output.row_mut(index),
+                            false => &input[index * hidden..][columns.clone()],
+                        };
+                        let weight = if self.bank.weigh_input { 1.0 } else { choice.weight };
+                        cpu.kernels.add_scaled(out.row_mut(choice.row), weight, update);
+                    }
+                }
             }
-            Gating::Ungated(activation) => {
-                self.cpu.kernels.activate(kernel(*activation), up_rows);
-                up_rows
-            }
-        };
-        pack_rows(self.cpu, self.kind, inner, width, packed)?;
-        output.resize(rows * self.hidden, 0.0);
-        run_product(
+        })?;
+        Ok(())
+    }
+
+    fn multiply(&self, linears: &ExpertLinears, expert: usize, packed: &Packed, out: &mut Part<f32>) {
+        multiply(
             self.cpu,
             self.program,
-            &self.weighted(&self.bank.down, expert),
+            &self.weighted(linears, expert),
             packed,
-            output,
-        )
+            (out, 0),
+        );
     }
 
     fn weighted(&self, linears: &ExpertLinears, expert: usize) -> Weighted<'_> {

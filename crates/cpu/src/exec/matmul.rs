@@ -1,12 +1,10 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
-use goldcrest_kernels::{
-    ActivationGroup, ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS,
-};
+use goldcrest_kernels::{ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
 use goldcrest_model::plan::{Activations, BufferId};
 
 use super::Call;
-use crate::pool::{Part, Parts, Tiles};
+use crate::pool::{Part, Tiles};
 use crate::weights::Panels;
 use crate::{Cpu, CpuError, Program};
 
@@ -42,8 +40,14 @@ pub fn activation_type(activations: Activations) -> ActivationType {
 }
 
 /// Packs `x`, rows of `k` values, on all threads where that pays.
-pub fn pack_rows(cpu: &Cpu, kind: ActivationType, x: &[f32], k: usize, packed: &mut Packed) -> Result<(), CpuError> {
+fn pack_rows(cpu: &Cpu, kind: ActivationType, x: &[f32], k: usize, packed: &mut Packed) -> Result<(), CpuError> {
     packed.reset(kind, x.len().checked_div(k).unwrap_or(0), k);
+    pack_groups(cpu, x, packed)
+}
+
+/// Packs `x`, the rows that were made room for, on all threads where that pays.
+pub fn pack_groups(cpu: &Cpu, x: &[f32], packed: &mut Packed) -> Result<(), CpuError> {
+    let k = packed.k();
     if packed.rows() <= GROUP_ROWS_MAX {
         packed.groups_mut().for_each(|group| pack_group(cpu, group, x, k));
         return Ok(());
@@ -64,20 +68,6 @@ pub fn pack_rows(cpu: &Cpu, kind: ActivationType, x: &[f32], k: usize, packed: &
 pub struct Weighted<'a> {
     pub panels: Panels,
     pub bias: Option<&'a [f32]>,
-}
-
-/// `out = W · x + bias` for the rows packed, on all threads; `out` is `[rows, outputs]`.
-pub fn run_product(
-    cpu: &Cpu,
-    program: &Program,
-    weighted: &Weighted,
-    packed: &Packed,
-    out: &mut [f32],
-) -> Result<(), CpuError> {
-    let parts = Parts::of_columns(out, weighted.panels.outputs, PANEL_ROWS, cpu.pool.threads());
-    cpu.pool
-        .run(&|thread| multiply(cpu, program, weighted, packed, (&mut parts.take(thread), 0)))?;
-    Ok(())
 }
 
 fn pack_group(cpu: &Cpu, group: ActivationGroupMut, x: &[f32], k: usize) {
@@ -107,19 +97,11 @@ pub fn multiply(
     if columns.is_empty() {
         return; // a thread without a share may stand in the middle of a panel
     }
-    let rows = out.rows();
-    let is_before = |group: &ActivationGroup| group.first_row() < rows.start;
-    let groups = || {
-        packed
-            .groups()
-            .skip_while(is_before)
-            .take_while(|group| group.first_row() < rows.end)
-    };
     for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {
         let panel = program.weights.panel(panels, index);
         let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(columns.end);
         let bias = bias.map(|bias| &bias[outputs.clone()]);
-        for group in groups() {
+        for group in packed.groups_from(out.rows()) {
             let mut tile = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
             let tile = &mut tile[..group.rows() * PANEL_ROWS];
             cpu.kernels.matmul(panels.panel_type, panel, group, tile);

@@ -61,7 +61,7 @@ impl Call<'_, '_> {
 
 /// Columns of a tile: whole panels, in one tile a thread for one group of rows, which reads its weights as one stream; in smaller ones
 /// for more.
-fn tile_columns(width: usize, row_cuts: &[usize], threads: usize) -> usize {
+pub fn tile_columns(width: usize, row_cuts: &[usize], threads: usize) -> usize {
     let rows = row_cuts.last().map_or(0, |rows| *rows);
     let row_ranges = row_cuts.len().saturating_sub(1).max(1);
     let tiles = match rows <= GROUP_ROWS_MAX {

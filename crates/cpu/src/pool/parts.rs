@@ -134,6 +134,26 @@ impl<T> Part<'_, T> {
     }
 }
 
+impl<T> Part<'_, T> {
+    /// The part of some of its rows, counted in the matrix.
+    ///
+    /// # Panics
+    /// If they are not in the part.
+    #[must_use]
+    pub fn of_rows(&mut self, rows: Range<usize>) -> Part<'_, T> {
+        assert!(
+            self.rows.start <= rows.start && rows.end <= self.rows.end,
+            "rows {rows:?} of a part of rows {:?}",
+            self.rows
+        );
+        Part {
+            rows,
+            columns: self.columns.clone(),
+            ..*self
+        }
+    }
+}
+
 impl Part<'_, f32> {
     /// The part as a view for kernels that walk over rows.
     #[must_use]
@@ -274,8 +294,8 @@ pub const MOST_MATRICES: usize = 4;
 /// Matrices of one shape, cut alike into tiles, which threads claim one after another.
 pub struct SharedTiles<'a, T> {
     matrices: [Option<Matrix<'a, T>>; MOST_MATRICES],
-    /// Where ranges of rows begin, and the end of the last.
-    row_cuts: &'a [usize],
+    /// Where ranges of rows begin, and the end of the last; none: a tile has all rows of each matrix, whose numbers may differ.
+    row_cuts: Option<&'a [usize]>,
     columns: usize,
     tile_columns: usize,
     counter: TileCounter,
@@ -296,10 +316,25 @@ impl<'a, T> SharedTiles<'a, T> {
         let row_ranges = row_cuts.len().saturating_sub(1);
         Self {
             matrices: Default::default(),
-            row_cuts,
+            row_cuts: Some(row_cuts),
             columns,
             tile_columns,
             counter: TileCounter::new(row_ranges * columns.div_ceil(tile_columns)),
+        }
+    }
+
+    /// Tiles of all rows and of `tile_columns` of `columns` columns, the last of them perhaps fewer. No matrix yet.
+    ///
+    /// # Panics
+    /// If `tile_columns` is 0.
+    #[must_use]
+    pub fn of_columns(columns: usize, tile_columns: usize) -> Self {
+        Self {
+            matrices: Default::default(),
+            row_cuts: None,
+            columns,
+            tile_columns,
+            counter: TileCounter::new(columns.div_ceil(tile_columns)),
         }
     }
 
@@ -309,7 +344,9 @@ impl<'a, T> SharedTiles<'a, T> {
     /// If it does not have the columns, or the rows up to the last cut, or `index` is not below [`MOST_MATRICES`].
     pub fn set(&mut self, index: usize, slice: &'a mut [T]) {
         let matrix = Matrix::new(slice, self.columns);
-        assert_eq!(Some(&matrix.rows), self.row_cuts.last(), "rows of a matrix");
+        if let Some(cuts) = self.row_cuts {
+            assert_eq!(Some(&matrix.rows), cuts.last(), "rows of a matrix");
+        }
         self.matrices[index] = Some(matrix);
     }
 
@@ -319,13 +356,13 @@ impl<'a, T> SharedTiles<'a, T> {
         let tile = self.counter.next()?;
         let column_tiles = self.columns.div_ceil(self.tile_columns);
         let row_range = tile / column_tiles;
-        let rows = self.row_cuts[row_range]..self.row_cuts[row_range + 1];
+        let rows = self.row_cuts.map(|cuts| cuts[row_range]..cuts[row_range + 1]);
         let start = tile % column_tiles * self.tile_columns;
         let columns = start..self.columns.min(start + self.tile_columns);
         let piece = |matrix: &Matrix<'a, T>| {
             // SAFETY: the counter deals every tile once, tiles of different numbers are disjoint because the cuts rise, and every matrix
             // is a slice of its own.
-            unsafe { matrix.piece(rows.clone(), columns.clone()) }
+            unsafe { matrix.piece(rows.clone().unwrap_or(0..matrix.rows), columns.clone()) }
         };
         Some(self.matrices.each_ref().map(|matrix| matrix.as_ref().map(piece)))
     }
