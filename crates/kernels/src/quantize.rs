@@ -8,6 +8,8 @@ use crate::vector::Simd;
 
 /// Most rows of a group: what a kernel multiplies with a panel at once.
 pub const GROUP_ROWS_MAX: usize = 8;
+/// Most rows whose products take no longer than reading the weights.
+const STREAMING_ROWS_MAX: usize = 16;
 
 /// Words per row of a block of 32 quantised activations. A block of a group of R rows is `[12][R]` words: 8 of four
 /// quants each, and those below.
@@ -59,6 +61,7 @@ pub struct ActivationGroup<'a> {
     first_row: usize,
     rows: usize,
     k: usize,
+    streams: bool,
     words: &'a [u32],
 }
 
@@ -150,8 +153,10 @@ impl Activations {
         self.groups_from(0..self.rows)
     }
 
-    /// Of the groups those whose first row is one of `rows`.
+    /// Of the groups those whose first row is one of `rows`. If these are few, the first is taken to meet panels that still lie in memory.
     pub fn groups_from(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
+        let few = rows.len() <= STREAMING_ROWS_MAX;
+        let first = rows.start;
         let row_words = self.activation_type.row_words(self.k);
         let index = |row: usize| self.group_rows.partition_point(|(first_row, _)| *first_row < row);
         self.group_rows[index(rows.start)..index(rows.end)]
@@ -161,6 +166,7 @@ impl Activations {
                 first_row,
                 rows,
                 k: self.k,
+                streams: few && first_row == first,
                 words: &self.words[first_row * row_words..][..rows * row_words],
             })
     }
@@ -209,6 +215,11 @@ impl<'a> ActivationGroup<'a> {
     /// Values of a row.
     pub fn k(self) -> usize {
         self.k
+    }
+
+    /// Whether the memory is what the product with a panel waits for.
+    pub fn streams(self) -> bool {
+        self.streams
     }
 
     /// The packed words: `[blocks][12][rows]` for 8-bit blocks, `[k][rows]` for f32.

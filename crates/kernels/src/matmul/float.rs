@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use super::{Operands, TileKernel, TileShape, headers, store};
-use crate::panel::PANEL_ROWS;
 use crate::panel::lanes::{FloatPanel, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::vector::Simd;
 
 /// Panels of floats of one type.
@@ -40,8 +40,12 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
             let mut sums = [[S::splat(0.0); R]; V];
             for i in 0..operands.k {
                 let x = operands.x.add(i * operands.x_rows);
+                let values = operands.panel.add(i * PANEL_ROWS * W::BYTES);
+                if i % (LINE_BYTES / W::BYTES / PANEL_ROWS) == 0 {
+                    operands.prefetch::<S>(values, LINE_BYTES);
+                }
                 for (v, sums) in sums.iter_mut().enumerate() {
-                    let weight = W::load::<S>(operands.panel.add((i * PANEL_ROWS + lane + v * S::LANES) * W::BYTES));
+                    let weight = W::load::<S>(values.add((lane + v * S::LANES) * W::BYTES));
                     accumulate::<S, R>(sums, weight, x);
                 }
             }
@@ -72,6 +76,7 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
                 let record_blocks = blocks_left.min(layout.blocks);
                 for block in 0..record_blocks {
                     let quants = record.add(layout.block_offset(block));
+                    operands.prefetch::<S>(quants, layout.block_bytes);
                     for group in 0..BLOCK_GROUPS {
                         for v in 0..V {
                             let codes = W::codes::<S>(quants, lane + v * S::LANES, group);

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use crate::dispatch::{Kernel, Kernels};
 use crate::panel::lanes::{self, QuantizedPanel};
-use crate::panel::{PANEL_ROWS, PanelType};
+use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelType};
 use crate::quantize::{ActivationGroup, ActivationType, split_evenly};
 use crate::vector::Simd;
 
@@ -97,6 +97,33 @@ struct Operands {
     x_rows: usize,
     /// `[rows][16]`, at the first row of the tile.
     out: *mut f32,
+    /// Whether lines of the panel are asked for before they are read.
+    prefetch: bool,
+}
+
+/// How far ahead of what is read.
+const PREFETCH_BYTES: usize = 2048;
+
+impl Operands {
+    /// Asks for what lies as far behind `bytes` of the panel, or of the next one in memory.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(&self, from: *const u8, bytes: usize) {
+        if self.prefetch {
+            for line in (0..bytes).step_by(LINE_BYTES) {
+                // SAFETY: required of the caller.
+                unsafe { S::prefetch(from.wrapping_add(PREFETCH_BYTES + line)) };
+            }
+        }
+    }
+}
+
+/// Whether a group that is the first to meet its panels asks for their lines early. Measured: with registers of 8 lanes (Zen 3) it gives
+/// 15 to 30 % from memory at one row; with 16 lanes (Zen 4) it costs at one and two rows, and gives up to 38 % at more.
+fn prefetches<S: Simd>(rows: usize) -> bool {
+    S::LANES != 16 || rows > 2
 }
 
 /// The shape of a tile, chosen so that its sums and what is in flight fit the registers: 32 of 16 lanes, or 16 of 8.
@@ -166,6 +193,7 @@ impl<T: TileKernel> Kernel for Group<'_, T> {
                     x: group.words().as_ptr().add(row),
                     x_rows: group.rows(),
                     out: out.as_mut_ptr().add(row * PANEL_ROWS),
+                    prefetch: i == 0 && group.streams() && prefetches::<S>(group.rows()),
                 };
                 match rows {
                     1 => whole_panel::<S, T, 1>(operands),

@@ -74,6 +74,7 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
                 let record_blocks = blocks_left.min(layout.blocks);
                 for block in 0..record_blocks {
                     let quants = record.add(layout.block_offset(block));
+                    operands.prefetch::<S>(quants, layout.block_bytes);
                     for v in 0..V {
                         let dots = integer_dots::<S, W, R>(quants, lane + v * S::LANES, x, &headers[v], block);
                         let scale = W::scale::<S>(&headers[v], block);

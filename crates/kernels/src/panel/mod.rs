@@ -18,7 +18,7 @@ use layout::Layout;
 pub const PANEL_ROWS: usize = 16;
 
 /// Bytes of a cache line: panels are a multiple of it.
-const LINE_BYTES: usize = 64;
+pub(crate) const LINE_BYTES: usize = 64;
 
 /// The weight types that have panels, named as their published block types. Weights of other types are decoded to f32
 /// rows.

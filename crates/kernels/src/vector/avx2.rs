@@ -62,6 +62,7 @@ unsafe impl Simd for Avx2 {
         fn splat_x16(x: f32) -> [__m256; 2] { [_mm256_set1_ps(x); 2] }
         fn load(from: *const f32) -> __m256 { _mm256_loadu_ps(from) }
         fn store(to: *mut f32, v: __m256) { _mm256_storeu_ps(to, v) }
+        fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
         fn load_first(from: *const f32, count: usize) -> __m256 { _mm256_maskload_ps(from, first_lanes(count)) }
         fn store_first(to: *mut f32, v: __m256, count: usize) { _mm256_maskstore_ps(to, first_lanes(count), v) }
         fn load_f16(from: *const u16) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }

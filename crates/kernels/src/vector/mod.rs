@@ -49,6 +49,8 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn load(from: *const f32) -> Self::F32;
     /// Writes `LANES` values.
     unsafe fn store(to: *mut f32, v: Self::F32);
+    /// Asks for the cache line of an address, which need not be valid.
+    unsafe fn prefetch(from: *const u8);
     /// Reads the first `count` values, at most `LANES`; the other lanes are +0.
     unsafe fn load_first(from: *const f32, count: usize) -> Self::F32;
     /// Writes the first `count` lanes, at most `LANES`.

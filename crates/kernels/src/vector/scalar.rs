@@ -45,6 +45,9 @@ unsafe impl Simd for Scalar {
     type Narrow = I32;
     type F32x16 = [F32; 4];
 
+    #[inline(always)]
+    unsafe fn prefetch(_from: *const u8) {}
+
     simd_methods! {
         fn load(from: *const f32) -> F32 { from.cast::<F32>().read_unaligned() }
         fn store(to: *mut f32, v: F32) { to.cast::<F32>().write_unaligned(v) }
