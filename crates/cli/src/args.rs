@@ -70,6 +70,20 @@ pub struct EngineArgs {
     /// Threads [default: as many as the machine has for us]
     #[arg(short, long, value_name = "N", value_parser = positive())]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub arithmetic: ArithmeticArgs,
+}
+
+impl EngineArgs {
+    pub fn options(&self) -> EngineOptions {
+        self.arithmetic.options(self.threads)
+    }
+}
+
+/// What is computed with, threads aside.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub struct ArithmeticArgs {
     /// Instruction set [default: the fastest of this machine]
     #[arg(long, value_name = "ISA", value_parser = isa())]
     pub isa: Option<Isa>,
@@ -82,10 +96,11 @@ pub struct EngineArgs {
     pub kv: KvArg,
 }
 
-impl EngineArgs {
-    pub fn options(&self) -> EngineOptions {
+impl ArithmeticArgs {
+    /// `threads`: none for as many as the machine has for us.
+    pub fn options(&self, threads: Option<usize>) -> EngineOptions {
         EngineOptions {
-            threads: self.threads,
+            threads,
             isa: self.isa,
             activations: self.activations.map(|activations| match activations {
                 ActivationsArg::Q8 => Activations::Q8,
@@ -368,24 +383,50 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// Tests are named as in llama-bench: pp512 is a prompt of 512 tokens, tg128 a reply of 128 tokens, @d4096 after 4096 tokens of context, and
+/// x8 for 8 sequences side by side, whose tokens are added up. Lists have commas between; every combination is measured. GB/s are bytes of
+/// weights that the forward calls have to read, each once a call, and of experts only those chosen; Gop/s are multiplications and additions.
 #[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
 pub struct BenchArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Tokens of the prompt; 0 leaves this test out
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    pub prompt: usize,
-    /// Tokens of the reply, from an empty context; 0 leaves this test out
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
-    pub reply: usize,
+    /// Tokens of prompts; 0 leaves these tests out
+    #[arg(short, long, value_name = "N,N,...", value_delimiter = ',', default_value = "512")]
+    pub prompt: Vec<usize>,
+    /// Tokens of replies; 0 leaves these tests out
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "128"
+    )]
+    pub reply: Vec<usize>,
+    /// Tokens of context before, whose time does not count
+    #[arg(short, long, value_name = "N,N,...", value_delimiter = ',', default_value = "0")]
+    pub depth: Vec<usize>,
+    /// Sequences that get replies side by side
+    #[arg(short, long, value_name = "N,N,...", value_delimiter = ',', default_value = "1", value_parser = positive())]
+    pub batch: Vec<usize>,
     /// Repetitions, after one that is not counted
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = positive())]
     pub repetitions: usize,
+    /// Measure right before and after each test what the machine can do, and give figures as shares of the mean of both: reading half a
+    /// GB of memory, products of bytes and of f32 in registers
+    #[arg(long)]
+    pub roofline: bool,
+    /// Show where the time goes, by one more repetition of each test
+    #[arg(long)]
+    pub profile: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Threads [default: as many as the machine has for us]
+    #[arg(short, long, value_name = "N,N,...", value_delimiter = ',', value_parser = positive(), help_heading = "Engine")]
+    pub threads: Vec<usize>,
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub arithmetic: ArithmeticArgs,
 }
 
 #[derive(Debug, Args)]

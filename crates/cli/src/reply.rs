@@ -191,7 +191,7 @@ fn tell_ops(name: &str, phase: &PhaseCounters) {
     if phase.calls == 0 {
         return;
     }
-    let all = phase.time().as_secs_f64();
+    let all = phase.all().time.as_secs_f64();
     tell(format_args!(
         "{name}: {} calls, {} rows, {:.3} s in ops",
         phase.calls, phase.tokens, all
@@ -205,7 +205,7 @@ fn tell_ops(name: &str, phase: &PhaseCounters) {
                 op.runs,
                 op.time.as_secs_f64() * 1e3,
                 op.time.as_secs_f64() * 100.0 / all,
-                rate(op.bytes, op.time) / 1e9
+                rate(op.cost.bytes(), op.time) / 1e9
             ));
         }
     }

@@ -6,6 +6,8 @@
 pub mod buffer;
 mod exec;
 pub mod pool;
+pub mod probe;
+pub mod profile;
 mod state;
 pub mod threads;
 mod weights;
@@ -84,6 +86,7 @@ pub struct Program {
     /// How the plan's ops are run.
     steps: Vec<Step>,
     weights: Weights,
+    kv_element: KvElement,
     /// Reused by every call; calls of one program follow each other.
     scratch: Mutex<Scratch>,
 }
@@ -136,6 +139,7 @@ impl Backend for Cpu {
             steps: steps(&plan),
             plan,
             weights,
+            kv_element: self.options.kv,
             scratch,
         })
     }

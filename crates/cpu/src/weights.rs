@@ -117,6 +117,21 @@ impl Panels {
     fn count(&self) -> usize {
         self.outputs.div_ceil(PANEL_ROWS)
     }
+
+    /// Bytes of memory, the last panel in full.
+    pub fn bytes(&self) -> u64 {
+        (self.count() * self.panel_bytes) as u64
+    }
+
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> u64 {
+        (self.panel_bytes / PANEL_ROWS) as u64
+    }
+
+    /// Multiplications and additions of a product with one row.
+    pub fn operations(&self) -> u64 {
+        2 * (self.outputs * self.k) as u64
+    }
 }
 
 impl Weights {

@@ -1,15 +1,13 @@
-//! Where time and bytes go: counted for each kind of op, apart for prefill and decode.
+//! Where time, bytes and operations go: counted for each op, apart for prefill and decode.
 
 use std::time::{Duration, Instant};
 
-use goldcrest_cpu::kv_bytes_per_token;
-use goldcrest_kernels::KvElement;
+use goldcrest_cpu::Program;
+use goldcrest_cpu::profile::{CallShape, Chosen, Cost};
 use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
-use goldcrest_model::plan::{Op, OpKind, Plan, Rows};
+use goldcrest_model::plan::{BufferId, Op, OpKind, Plan};
 
-use crate::engine::Engine;
-
-/// Counts of a session. Time and bytes of a call that it shared with others are those of the whole call.
+/// Counts of a session. Time and cost of a call that it shared with others are those of the whole call.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Calls of several rows of the session.
@@ -19,152 +17,204 @@ pub struct Counters {
 }
 
 /// Counts of one phase.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PhaseCounters {
     /// Forward calls.
     pub calls: u64,
     /// Rows of the session.
     pub tokens: u64,
-    /// By the discriminant of [`OpKind`].
-    ops: [OpCounters; OpKind::ALL.len()],
+    /// Wall time of the calls: that of the ops, and what is done before, between and after them.
+    pub wall: Duration,
+    /// For each op of the plan; empty before the first call.
+    ops: Vec<(OpKind, OpCounters)>,
 }
 
-/// Counts of one kind of op.
+/// Counts of one op, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpCounters {
     /// Ops run.
     pub runs: u64,
     /// Wall time.
     pub time: Duration,
-    /// Bytes of weights and of stored keys and values that were read or written, as stored.
-    pub bytes: u64,
+    /// What they moved and did.
+    pub cost: Cost,
+}
+
+impl std::ops::AddAssign for OpCounters {
+    fn add_assign(&mut self, other: OpCounters) {
+        self.runs += other.runs;
+        self.time += other.time;
+        self.cost += other.cost;
+    }
 }
 
 impl PhaseCounters {
-    /// Counts of one kind of op.
+    /// Counts of all ops of one kind.
     pub fn op(&self, kind: OpKind) -> OpCounters {
-        self.ops[kind as usize]
+        sum(self.ops.iter().filter(|(of, _)| *of == kind))
     }
 
-    /// Wall time of all ops.
-    pub fn time(&self) -> Duration {
-        self.ops.iter().map(|op| op.time).sum()
+    /// Counts of all ops.
+    pub fn all(&self) -> OpCounters {
+        sum(self.ops.iter())
+    }
+
+    /// Counts of each op of the plan, in its order; none before the first call.
+    pub fn ops(&self) -> impl Iterator<Item = OpCounters> {
+        self.ops.iter().map(|(_, op)| *op)
     }
 }
 
+fn sum<'a>(ops: impl Iterator<Item = &'a (OpKind, OpCounters)>) -> OpCounters {
+    ops.fold(OpCounters::default(), |mut sum, (_, op)| {
+        sum += *op;
+        sum
+    })
+}
+
 impl Counters {
-    /// Adds a call to which the session gave `rows`.
-    pub(crate) fn add(&mut self, call: &CountingProbe, rows: usize) {
+    /// Adds a call that is over, to which the session gave `rows`.
+    pub(crate) fn add(&mut self, call: &CountedCall, rows: usize) {
         let phase = match rows {
             1 => &mut self.decode,
             _ => &mut self.prefill,
         };
         phase.calls += 1;
         phase.tokens += rows as u64;
-        for (sum, op) in phase.ops.iter_mut().zip(&call.ops) {
-            sum.runs += op.runs;
-            sum.time += op.time;
-            sum.bytes += op.bytes;
+        phase.wall += call.wall;
+        if phase.ops.is_empty() {
+            phase.ops = call
+                .ops
+                .iter()
+                .map(|(kind, _)| (*kind, OpCounters::default()))
+                .collect();
+        }
+        for ((_, sum), (_, op)) in phase.ops.iter_mut().zip(&call.ops) {
+            *sum += *op;
         }
     }
 }
 
-/// Counts one forward call, and passes on to another probe.
+/// A call that is over.
+pub(crate) struct CountedCall {
+    wall: Duration,
+    ops: Vec<(OpKind, OpCounters)>,
+}
+
+/// Times the ops of one forward call, and passes on to another probe. What they cost is found when the call is over.
 pub(crate) struct CountingProbe<'a, 'p> {
     plan: &'a Plan,
-    kv_element: KvElement,
-    spans: &'a [Span],
-    /// Of all sequences.
-    rows: usize,
-    wanted: usize,
+    /// Of each op.
+    times: Vec<Duration>,
+    /// Of each router, in the order of the plan.
+    choices: Vec<Chosen>,
+    /// Reused: which experts were chosen.
+    met: Vec<bool>,
+    started: Instant,
     last: Instant,
-    ops: [OpCounters; OpKind::ALL.len()],
+    /// Time of the other probe, which is not the call's.
+    elsewhere: Duration,
     next: &'a mut Option<&'p mut dyn Probe>,
 }
 
 impl<'a, 'p> CountingProbe<'a, 'p> {
-    pub fn new(engine: &'a Engine, spans: &'a [Span], wanted: usize, next: &'a mut Option<&'p mut dyn Probe>) -> Self {
+    /// The call is taken to start now.
+    pub fn new(plan: &'a Plan, next: &'a mut Option<&'p mut dyn Probe>) -> Self {
+        let routers = plan.ops.iter().filter_map(|op| match op {
+            Op::Route { rule, .. } => Some(rule.experts),
+            _ => None,
+        });
+        let (times, choices) = (
+            vec![Duration::ZERO; plan.ops.len()],
+            Vec::with_capacity(routers.clone().count()),
+        );
+        let met = Vec::with_capacity(routers.max().unwrap_or(0));
+        let started = Instant::now();
         CountingProbe {
-            plan: engine.plan(),
-            kv_element: engine.options().kv,
-            rows: spans.iter().map(|span| span.rows).sum(),
-            spans,
-            wanted,
-            last: Instant::now(),
-            ops: Default::default(),
+            plan,
+            times,
+            choices,
+            met,
+            started,
+            last: started,
+            elsewhere: Duration::ZERO,
             next,
         }
     }
 
-    /// Bytes that an op moves: weights once, keys and values as each row sees them.
-    fn bytes(&self, op: &Op) -> u64 {
-        match *op {
-            Op::Embed { table, .. } | Op::EmbedPosition { table, .. } => self.weight_bytes(table.0, self.rows),
-            Op::MatMul { weight, out, .. } => {
-                let idle = self.plan.buffer(out).rows == Rows::Wanted && self.wanted == 0;
-                if idle {
-                    0
-                } else {
-                    self.weight_bytes(weight.0, self.plan.matrix(weight).outputs())
-                }
+    /// To be called when the call has succeeded. `wanted`: rows whose logits were wanted.
+    pub fn finish(self, program: &Program, spans: &[Span], wanted: usize) -> CountedCall {
+        let wall = self.started.elapsed().saturating_sub(self.elsewhere);
+        let mut choices = self.choices.into_iter();
+        let mut shape = CallShape {
+            spans,
+            wanted,
+            chosen: Chosen::default(),
+        };
+        let ops = self.plan.ops.iter().zip(self.times).map(|(op, time)| {
+            if let Op::Route { .. } = op {
+                shape.chosen = choices.next().unwrap_or_default();
             }
-            Op::HeadMatMul { first, heads, .. } => {
-                let bytes = |matrix: usize| self.weight_bytes(matrix, self.plan.matrices[matrix].outputs());
-                (first.0..first.0 + heads).map(bytes).sum()
-            }
-            Op::Experts { experts, ids, .. } => self.expert_bytes(experts.0, self.plan.buffer(ids).width),
-            Op::LinearState { memory, .. } | Op::Scan { memory, .. } | Op::Conv { memory, .. } => {
-                // Read and written once a row.
-                (2 * self.rows * self.plan.recurrents[memory.0].len * size_of::<f32>()) as u64
-            }
-            Op::KvWrite { kv, .. } => self.position_bytes(kv.0) * self.rows as u64,
-            Op::Attend { kv, .. } | Op::ChooseKeys { kv, .. } => {
-                let window = self.plan.kvs[kv.0].window.unwrap_or(usize::MAX);
-                let positions = self.spans.iter().flat_map(|span| span.start..span.start + span.rows);
-                let seen: usize = positions.map(|position| window.min(position + 1)).sum();
-                self.position_bytes(kv.0) * seen as u64
-            }
-            _ => 0,
+            let cost = program.cost(op, &shape);
+            (op.kind(), OpCounters { runs: 1, time, cost })
+        });
+        CountedCall {
+            wall,
+            ops: ops.collect(),
         }
     }
 
-    fn weight_bytes(&self, matrix: usize, rows: usize) -> u64 {
-        let matrix = &self.plan.matrices[matrix];
-        matrix.dtype.bytes(matrix.cols as u64).unwrap_or(0) * rows as u64
-    }
-
-    /// What the chosen experts of all rows weigh, if no two rows chose the same, and all experts if that is less.
-    fn expert_bytes(&self, bank: usize, top_k: usize) -> u64 {
-        let bank = &self.plan.experts[bank];
-        let linears = bank.gating.gate().into_iter().chain([&bank.up, &bank.down]);
-        let one: u64 = linears
-            .map(|linears| {
-                let matrix = linears.matrices.start;
-                self.weight_bytes(matrix, self.plan.matrices[matrix].outputs())
-            })
-            .sum();
-        one * bank.count.min(self.rows * top_k) as u64
-    }
-
-    fn position_bytes(&self, kv: usize) -> u64 {
-        kv_bytes_per_token(&self.plan.kvs[kv], self.kv_element) as u64
+    /// The choices of the router at `index`, whose ids are in the buffer `chosen`.
+    fn count_chosen(&mut self, index: usize, chosen: BufferId, ids: &[f32]) -> Chosen {
+        let experts = self.plan.ops[index..].iter().find_map(|op| match *op {
+            Op::Experts { experts, ids, .. } if ids == chosen => Some(self.plan.experts[experts.0].count),
+            _ => None,
+        });
+        self.met.clear();
+        self.met.resize(experts.unwrap_or(0), false);
+        let mut pairs = 0;
+        for id in ids {
+            if let Some(met) = self.met.get_mut(*id as usize) {
+                *met = true;
+                pairs += 1;
+            }
+        }
+        Chosen {
+            experts: self.met.iter().filter(|met| **met).count(),
+            pairs,
+        }
     }
 }
 
 impl Probe for CountingProbe<'_, '_> {
+    fn before_ops(&mut self) {
+        self.last = Instant::now();
+        if let Some(next) = &mut *self.next {
+            next.before_ops();
+            let now = Instant::now();
+            self.elsewhere += now - self.last;
+            self.last = now;
+        }
+    }
+
     fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted> {
         let now = Instant::now();
-        let bytes = self.bytes(op);
-        let counters = &mut self.ops[op.kind() as usize];
-        counters.runs += 1;
-        counters.time += now - self.last;
-        counters.bytes += bytes;
+        self.times[index] = now - self.last;
+        self.last = now;
+        if let (Op::Route { ids: buffer, .. }, OpOutput::Routes { ids, .. }) = (op, output) {
+            let chosen = self.count_chosen(index, *buffer, ids);
+            self.choices.push(chosen);
+        }
         let passed_on = match &mut *self.next {
             None => Ok(()),
             Some(next) => next.after_op(index, op, output),
         };
-        // What the other probe does is not the op's time.
-        self.last = Instant::now();
+        if self.next.is_some() || matches!(op, Op::Route { .. }) {
+            // Neither the looking on of others nor the counting here is the next op's time.
+            let now = Instant::now();
+            self.elsewhere += now - self.last;
+            self.last = now;
+        }
         passed_on
     }
 }

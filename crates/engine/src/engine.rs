@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use goldcrest_cpu::probe::{PeakProbe, Peaks};
 use goldcrest_cpu::{Cpu, CpuError, CpuOptions, Program};
 use goldcrest_format::{Checkpoint, FormatError};
 use goldcrest_kernels::{Isa, KvElement};
 use goldcrest_model::backend::Backend;
-use goldcrest_model::plan::Activations;
+use goldcrest_model::plan::{Activations, Op};
 use goldcrest_model::spec::{Matrix, Rope};
 use goldcrest_model::{ModelSpec, Plan, PlanOptions, SpecError, read_spec};
 
@@ -189,6 +190,27 @@ impl Engine {
     /// Bytes of weights in memory.
     pub fn weight_bytes(&self) -> usize {
         self.inner.program.weight_bytes()
+    }
+
+    /// Type and shape of the matrices of an op of the plan, in words; none for an op without.
+    pub fn weights_of(&self, op: &Op) -> Option<String> {
+        self.program().weights_of(op)
+    }
+
+    /// A probe of what the machine can do on the threads of this engine, to be used with no other.
+    ///
+    /// # Errors
+    /// [`CpuError::Alloc`]: there is no memory for it.
+    pub fn peak_probe(&self) -> Result<PeakProbe, CpuError> {
+        PeakProbe::new(self.backend())
+    }
+
+    /// What the machine can do right now; no session may be fed meanwhile.
+    ///
+    /// # Errors
+    /// [`CpuError::Pool`]: a session is being fed.
+    pub fn measure_peaks(&self, probe: &mut PeakProbe) -> Result<Peaks, CpuError> {
+        probe.measure(self.backend())
     }
 
     /// Whether both are clones of one engine.

@@ -402,14 +402,15 @@ fn wanted_rows_are_those_of_all() {
 }
 
 /// Bytes of a plan's matrix products in one call: of the layers, and of the head, whose output are the logits.
-fn matmul_bytes(engine: &Engine) -> (u64, u64) {
+fn matmul_elements(engine: &Engine) -> (u64, u64) {
     let plan = engine.plan();
     let (mut layers, mut head) = (0, 0);
     for op in &plan.ops {
         let Op::MatMul { weight, out, .. } = *op else { continue };
         let matrix = plan.matrix(weight);
-        let bytes = matrix.dtype.bytes((matrix.cols * matrix.outputs()) as u64).unwrap();
-        *(if out == plan.logits { &mut head } else { &mut layers }) += bytes;
+        assert_eq!(matrix.dtype, DType::F32);
+        let elements = (matrix.cols * matrix.outputs()) as u64;
+        *(if out == plan.logits { &mut head } else { &mut layers }) += elements;
     }
     (layers, head)
 }
@@ -424,15 +425,18 @@ fn counted(engine: &Engine, ids: &[u32], want: Want) -> Counters {
 #[test]
 fn the_head_runs_on_wanted_rows_alone() {
     let engine = windowed(small_calls(3));
-    let (layers, head) = matmul_bytes(&engine);
+    let (layers, head) = matmul_elements(&engine);
     assert!(layers > 0 && head > 0);
-    let bytes = |want| counted(&engine, &ids(11), want).prefill.op(OpKind::MatMul).bytes;
-    // 11 tokens are four calls.
-    assert_eq!(bytes(Want::Nothing), 4 * layers);
-    assert_eq!(bytes(Want::Last), 4 * layers + head);
-    assert_eq!(bytes(Want::Rows(&[1, 2])), 4 * layers + head);
-    assert_eq!(bytes(Want::Rows(&[2, 3])), 4 * layers + 2 * head);
-    assert_eq!(bytes(Want::All), 4 * layers + 4 * head);
+    let cost = |want| {
+        let cost = counted(&engine, &ids(11), want).prefill.op(OpKind::MatMul).cost;
+        (cost.weight_bytes / 4, cost.operations / 2)
+    };
+    // 11 tokens are four calls; each reads the weights once, and multiplies with them for every row.
+    assert_eq!(cost(Want::Nothing), (4 * layers, 11 * layers));
+    assert_eq!(cost(Want::Last), (4 * layers + head, 11 * layers + head));
+    assert_eq!(cost(Want::Rows(&[1, 2])), (4 * layers + head, 11 * layers + 2 * head));
+    assert_eq!(cost(Want::Rows(&[2, 3])), (4 * layers + 2 * head, 11 * layers + 2 * head));
+    assert_eq!(cost(Want::All), (4 * layers + 4 * head, 11 * layers + 11 * head));
     // Its input and output have rows for the wanted ones only.
     let plan = engine.plan();
     for op in &plan.ops {
@@ -462,22 +466,89 @@ fn counters_count_calls_tokens_runs_and_bytes() {
         assert_eq!(counters.prefill.op(kind).runs, 5 * in_plan, "{}", kind.name());
         assert_eq!(counters.decode.op(kind).runs, 2 * in_plan, "{}", kind.name());
     }
-    assert!(counters.prefill.time() > counters.prefill.op(OpKind::MatMul).time);
+    for phase in [&counters.prefill, &counters.decode] {
+        let ops = phase.all();
+        assert!(phase.wall >= ops.time && ops.time > phase.op(OpKind::MatMul).time);
+        assert_eq!(phase.ops().map(|op| op.cost.operations).sum::<u64>(), ops.cost.operations);
+    }
     // Keys and values: two layers of two heads, 16 + 16 f32 each, are 512 bytes a position. A row sees at most 16 positions.
     let position = 2 * 2 * (16 + 16) * 4;
-    assert_eq!(counters.prefill.op(OpKind::KvWrite).bytes, 18 * position);
-    assert_eq!(counters.decode.op(OpKind::KvWrite).bytes, 2 * position);
-    let seen = |positions: &mut dyn Iterator<Item = u64>| positions.map(|p| 16.min(p + 1)).sum::<u64>() * position;
+    let bytes = |phase: &PhaseCounters, kind| phase.op(kind).cost.state_bytes;
+    assert_eq!(bytes(&counters.prefill, OpKind::KvWrite), 18 * position);
+    assert_eq!(bytes(&counters.decode, OpKind::KvWrite), 2 * position);
+    // The calls of several rows see those from 0, 0, 0, 0 and 3 on, up to 7, 11, 13, 18 and 22; those of one row 16 each.
+    assert_eq!(bytes(&counters.prefill, OpKind::Attend), (7 + 11 + 13 + 18 + 19) * position);
+    assert_eq!(bytes(&counters.decode, OpKind::Attend), (14 + 16) * position);
+    // For every query head of every layer a product with each key and with each value that a row sees.
+    let (layers, heads) = (2, heads_of(&engine));
+    let operations = |positions: &mut dyn Iterator<Item = u64>| {
+        positions.map(|p| 16.min(p + 1)).sum::<u64>() * layers * heads * 2 * (16 + 16)
+    };
     assert_eq!(
-        counters.prefill.op(OpKind::Attend).bytes,
-        seen(&mut (3..13).chain(14..22))
+        counters.prefill.op(OpKind::Attend).cost.operations,
+        operations(&mut (3..13).chain(14..22))
     );
     assert_eq!(
-        counters.decode.op(OpKind::Attend).bytes,
-        seen(&mut [13, 22].into_iter())
+        counters.decode.op(OpKind::Attend).cost.operations,
+        operations(&mut [13, 22].into_iter())
     );
     session.count();
     assert_eq!(session.counters().expect("counting").prefill.calls, 0);
+}
+
+fn heads_of(engine: &Engine) -> u64 {
+    let heads = engine.plan().ops.iter().find_map(|op| match *op {
+        Op::Attend { heads, .. } => Some(heads),
+        _ => None,
+    });
+    heads.expect("the model attends") as u64
+}
+
+/// Keeps the ids of every router.
+#[derive(Default)]
+struct Choices(Vec<Vec<f32>>);
+
+impl Probe for Choices {
+    fn after_op(&mut self, _index: usize, _op: &Op, output: OpOutput) -> Result<(), Interrupted> {
+        if let OpOutput::Routes { ids, .. } = output {
+            self.0.push(ids.to_vec());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn only_chosen_experts_count() {
+    let engine = engine(&golden("mixtral"), small_calls(5));
+    let mut session = session(&engine, 16);
+    session.count();
+    let mut choices = Choices::default();
+    for tokens in [5, 1] {
+        let chunk = Chunk {
+            start: session.position(),
+            ids: &ids(tokens),
+            want: Want::Nothing,
+        };
+        let watch = Watch {
+            cancel: None,
+            probe: Some(&mut choices),
+        };
+        session.feed_watched(chunk, &mut [], watch).unwrap();
+    }
+    let counters = session.counters().expect("counting");
+    // Gate, up and down of 64 x 16.
+    let (elements, top_k, layers) = (3 * 64 * 16, 2, engine.plan().layers);
+    for (phase, choices, rows) in [
+        (&counters.prefill, &choices.0[..layers], 5),
+        (&counters.decode, &choices.0[layers..], 1),
+    ] {
+        let distinct = |ids: &Vec<f32>| ids.iter().map(|id| *id as u64).collect::<BTreeSet<_>>().len() as u64;
+        let chosen: u64 = choices.iter().map(distinct).sum();
+        assert!(chosen >= (layers * top_k) as u64 && chosen < 8 * layers as u64, "{choices:?}");
+        let cost = phase.op(OpKind::Experts).cost;
+        assert_eq!(cost.weight_bytes, chosen * elements * 4);
+        assert_eq!(cost.operations, 2 * elements * (rows * top_k * layers) as u64);
+    }
 }
 
 #[test]
@@ -491,7 +562,7 @@ fn counting_changes_no_bit_and_failed_calls_do_not_count() {
         bits(&feed(&mut counting, &ids, Want::All))
     );
     assert!(plain.visible_state() == counting.visible_state());
-    let before = counting.counters().expect("counting").prefill;
+    let before = counting.counters().expect("counting").prefill.clone();
     let mut probe = FailAt(3);
     let watch = Watch {
         cancel: None,
@@ -506,9 +577,9 @@ fn counting_changes_no_bit_and_failed_calls_do_not_count() {
         counting.feed_watched(chunk, &mut [], watch),
         Err(FeedError::Forward { position: 30, .. })
     ));
-    let after = counting.counters().expect("counting").prefill;
+    let after = &counting.counters().expect("counting").prefill;
     assert_eq!(
-        (before.calls, before.tokens, before.time()),
-        (after.calls, after.tokens, after.time())
+        (before.calls, before.tokens, before.wall, before.all()),
+        (after.calls, after.tokens, after.wall, after.all())
     );
 }

@@ -295,11 +295,12 @@ fn counters_of_a_batch_count_the_session_s_tokens_and_the_call_s_bytes() {
     assert_eq!((counters(1).decode.calls, counters(1).decode.tokens), (1, 1));
     assert!(shares[2].session.counters().is_none());
     use goldcrest_engine::OpKind::{Attend, KvWrite};
-    // Two layers of two heads, 16 + 16 f32 each. The rows see 1 to 5, 16, and 1 to 2 positions.
+    // Two layers of two heads, 16 + 16 f32 each. The sequences see 5, 16 and 2 positions.
     let position = 2 * 2 * (16 + 16) * 4;
-    let (written, seen) = (8 * position, (15 + 16 + 3) * position);
-    for phase in [counters(0).prefill, counters(1).decode] {
-        assert_eq!((phase.op(KvWrite).bytes, phase.op(Attend).bytes), (written, seen));
+    let (written, seen) = (8 * position, (5 + 16 + 2) * position);
+    for phase in [&counters(0).prefill, &counters(1).decode] {
+        let bytes = |kind| phase.op(kind).cost.state_bytes;
+        assert_eq!((bytes(KvWrite), bytes(Attend)), (written, seen));
     }
 }
 

@@ -17,6 +17,7 @@ mod math;
 mod matmul;
 mod norm;
 mod panel;
+mod probe;
 mod quantize;
 mod recurrent;
 mod rope;

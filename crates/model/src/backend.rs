@@ -76,6 +76,9 @@ pub trait Probe {
     /// Told before each call whose rows it has, in the order of the rows; sequences without a row may be left out.
     fn before_call(&mut self, _spans: &[Span]) {}
 
+    /// Told when the rows are laid out, right before the first op.
+    fn before_ops(&mut self) {}
+
     /// `output` is what the op left, where it is of interest. An error ends the call, and nothing of it stays.
     fn after_op(&mut self, index: usize, op: &Op, output: OpOutput) -> Result<(), Interrupted>;
 }

@@ -169,6 +169,9 @@ struct Call<'a, 's> {
 impl Call<'_, '_> {
     fn run(&mut self, probe: &mut Option<&mut dyn Probe>) -> Result<(), CpuError> {
         let program = self.program;
+        if let Some(probe) = probe {
+            probe.before_ops();
+        }
         for step in &program.steps {
             match step {
                 Step::Products(products) => self.products(products)?,

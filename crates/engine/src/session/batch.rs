@@ -115,11 +115,12 @@ impl Engine {
         }
         if feeds.iter().any(|feed| feed.session.counters.is_some()) {
             let wanted = feeds.iter().map(|feed| feed.session.wanted.len()).sum();
-            let mut counting = CountingProbe::new(self, &spans, wanted, probe);
+            let mut counting = CountingProbe::new(self.plan(), probe);
             self.forward(feeds, rows, Some(&mut counting))?;
+            let counted = counting.finish(self.program(), &spans, wanted);
             for (feed, &rows) in feeds.iter_mut().zip(rows).filter(|(_, rows)| **rows > 0) {
                 if let Some(counters) = &mut feed.session.counters {
-                    counters.add(&counting, rows);
+                    counters.add(&counted, rows);
                 }
             }
         } else {

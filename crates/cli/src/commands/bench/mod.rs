@@ -1,0 +1,56 @@
+//! `bench`: tokens a second of prompts and replies, what that is of the machine, and where the time goes.
+
+mod case;
+mod measure;
+mod profile;
+mod report;
+mod spread;
+
+use std::io::{Write, stdout};
+
+use anyhow::Context;
+use goldcrest_engine::{Engine, EngineOptions};
+use goldcrest_model::read_spec;
+
+use crate::args::BenchArgs;
+use crate::model::open_checkpoint;
+use crate::output::{UsageError, size, tell};
+use case::Case;
+use measure::measure_all;
+
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let (path, checkpoint) = open_checkpoint(&args.model)?;
+    let cannot_run = || format!("cannot run {}", path.display());
+    let spec = read_spec(&checkpoint).with_context(cannot_run)?;
+    let cases = Case::all(args, spec.context).map_err(|error| UsageError(error.to_string()))?;
+    let sequences = cases.iter().map(Case::sequences).max().unwrap_or(1);
+    let thread_counts = match args.threads[..] {
+        [] => vec![None],
+        _ => args.threads.iter().copied().map(Some).collect(),
+    };
+    let mut settings = Vec::new();
+    let mut measured = Vec::new();
+    for threads in thread_counts {
+        let options = args.arithmetic.options(threads);
+        // One call has room for a row of each sequence.
+        let max_rows = options.max_rows.max(sequences);
+        let engine = Engine::open(&checkpoint, EngineOptions { max_rows, ..options }).with_context(cannot_run)?;
+        let weights = size(engine.weight_bytes() as u64);
+        tell(format_args!(
+            "{weights} of weights, {} threads, {}",
+            engine.threads(),
+            engine.isa()
+        ));
+        measured.extend(measure_all(args, &engine, &cases)?);
+        settings.push(report::setting(args, &engine));
+    }
+    let mut out = stdout().lock();
+    if args.json {
+        // The engines differ in their threads alone, which every result has.
+        let report = report::as_json(settings.swap_remove(0), &measured);
+        writeln!(out, "{report:#}")?;
+    } else {
+        report::write_tables(&mut out, &measured)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! What was measured, as tables and as JSON.
+
+use std::io::{self, Write};
+
+use goldcrest_engine::{Engine, PROBE_BYTES, PROBE_TRIES, Peaks};
+use serde_json::{Value, json};
+
+use super::measure::Measured;
+use super::profile::{Profile, ProfileRow};
+use crate::args::BenchArgs;
+
+const GIGA: f64 = 1e9;
+const MEGA: f64 = 1e6;
+
+/// What was measured, and on what.
+pub fn setting(args: &BenchArgs, engine: &Engine) -> Value {
+    json!({
+        "model": args.model.model,
+        "family": engine.spec().family,
+        "weight_bytes": engine.weight_bytes(),
+        "activations": format!("{:?}", engine.activations()).to_lowercase(),
+        "kv": engine.options().kv.name(),
+        "isa": engine.isa().to_string(),
+        "machine": machine(),
+        "repetitions": args.repetitions,
+    })
+}
+
+/// The processor as the system names it, and how many of its CPUs are ours.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| {
+        let (key, name) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| name.trim().to_owned())
+    });
+    let name = name.unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    match std::thread::available_parallelism() {
+        Ok(cpus) => format!("{name}, {cpus} CPUs"),
+        Err(_) => name,
+    }
+}
+
+/// The setting with the results.
+pub fn as_json(mut report: Value, measured: &[Measured]) -> Value {
+    let mut threads: Vec<usize> = measured.iter().map(|test| test.threads).collect();
+    threads.dedup();
+    let probes = measured.iter().filter_map(|test| Some((test, test.peaks?)));
+    let probes: Vec<Value> = probes
+        .flat_map(|(test, peaks)| {
+            ["before", "after"].into_iter().zip(peaks).map(|(when, peaks)| {
+                let mut probe = peaks_json(&peaks);
+                probe["test"] = json!(test.case.to_string());
+                probe["threads"] = json!(test.threads);
+                probe["when"] = json!(when);
+                probe
+            })
+        })
+        .collect();
+    let profiles = measured.iter().filter_map(|test| Some((test, test.profile.as_ref()?)));
+    let profiles: Vec<Value> = profiles.map(|(test, profile)| profile_json(test, profile)).collect();
+    report["threads"] = json!(threads);
+    report["results"] = measured.iter().map(result_json).collect();
+    report["probe"] = match probes.is_empty() {
+        true => Value::Null,
+        false => json!({ "read_bytes": PROBE_BYTES, "best_of": PROBE_TRIES, "runs": probes }),
+    };
+    report["profile"] = match profiles.is_empty() {
+        true => Value::Null,
+        false => json!(profiles),
+    };
+    report
+}
+
+fn result_json(test: &Measured) -> Value {
+    let peaks = test.mean_peaks();
+    let share = |rate: f64, of: fn(&Peaks) -> f64| peaks.as_ref().map(|peaks| rate / of(peaks));
+    json!({
+        "test": test.case.to_string(),
+        "threads": test.threads,
+        "tokens": test.case.tokens(),
+        "depth": test.case.depth,
+        "sequences": test.case.sequences(),
+        "tokens_per_s": test.rates.as_json(),
+        "gb_per_s": test.weight_bytes_per_s() / GIGA,
+        "state_gb_per_s": test.state_bytes_per_s() / GIGA,
+        "gop_per_s": test.operations_per_s() / GIGA,
+        "share_of_read": share(test.weight_bytes_per_s(), |peaks| peaks.read_bytes_per_s),
+        "share_of_int8": share(test.operations_per_s(), |peaks| peaks.int8_ops_per_s),
+        "share_of_f32": share(test.operations_per_s(), |peaks| peaks.f32_ops_per_s),
+        "probe": peaks.as_ref().map(peaks_json),
+    })
+}
+
+fn peaks_json(peaks: &Peaks) -> Value {
+    json!({
+        "read_gb_per_s": peaks.read_bytes_per_s / GIGA,
+        "int8_gop_per_s": peaks.int8_ops_per_s / GIGA,
+        "f32_gop_per_s": peaks.f32_ops_per_s / GIGA,
+    })
+}
+
+fn profile_json(test: &Measured, profile: &Profile) -> Value {
+    let peaks = test.mean_peaks();
+    let row = |row: &ProfileRow| {
+        let cost = row.counts.cost;
+        json!({
+            "op": row.kind.name(),
+            "weights": row.weights,
+            "runs": row.counts.runs,
+            "time_s": row.counts.time.as_secs_f64(),
+            "share_of_time": profile.share(&row.counts),
+            "weight_bytes": cost.weight_bytes,
+            "state_bytes": cost.state_bytes,
+            "buffer_bytes": cost.buffer_bytes,
+            "operations": cost.operations,
+            "arithmetic": row.arithmetic.name(),
+            "gb_per_s": row.bytes_per_s() / GIGA,
+            "gop_per_s": row.operations_per_s() / GIGA,
+            "share_of_read": peaks.as_ref().map(|peaks| row.bytes_per_s() / peaks.read_bytes_per_s),
+            "share_of_peak": peaks.as_ref().map(|peaks| row.operations_per_s() / row.arithmetic.peak(peaks)),
+        })
+    };
+    let ops: Vec<Value> = profile.rows.iter().map(row).collect();
+    json!({
+        "test": test.case.to_string(),
+        "threads": test.threads,
+        "calls": profile.calls,
+        "wall_s": profile.wall.as_secs_f64(),
+        "share_of_ops": profile.share(&profile.total()),
+        "ops": ops,
+    })
+}
+
+/// One table of the tests, and one of each profile.
+pub fn write_tables(out: &mut impl Write, measured: &[Measured]) -> io::Result<()> {
+    let roofline = measured.iter().any(|test| test.peaks.is_some());
+    write!(out, "{:16} {:>3}", "test", "thr")?;
+    write!(out, " {:>9} {:>9} {:>9}", "tok/s", "min", "max")?;
+    write!(out, " {:>7} {:>8}", "GB/s", "Gop/s")?;
+    if roofline {
+        write!(out, " {:>7} {:>7} {:>7}", "of read", "of int8", "of f32")?;
+        write!(out, "   {:13} {:15} {:13}", "read GB/s", "int8 Gop/s", "f32 Gop/s")?;
+    }
+    writeln!(out)?;
+    for test in measured {
+        let rates = &test.rates;
+        write!(out, "{:16} {:>3}", test.case.to_string(), test.threads)?;
+        write!(
+            out,
+            " {:>9.1} {:>9.1} {:>9.1}",
+            rates.median(),
+            rates.min(),
+            rates.max()
+        )?;
+        write!(out, " {:>7.2}", test.weight_bytes_per_s() / GIGA)?;
+        write!(out, " {:>8.1}", test.operations_per_s() / GIGA)?;
+        if let (Some(mean), Some([before, after])) = (test.mean_peaks(), test.peaks) {
+            let operations = test.operations_per_s();
+            write!(
+                out,
+                " {:>7}",
+                percent(test.weight_bytes_per_s() / mean.read_bytes_per_s)
+            )?;
+            write!(out, " {:>7}", percent(operations / mean.int8_ops_per_s))?;
+            write!(out, " {:>7}  ", percent(operations / mean.f32_ops_per_s))?;
+            let both = |of: fn(&Peaks) -> f64| format!("{:.1}, {:.1}", of(&before) / GIGA, of(&after) / GIGA);
+            write!(out, " {:13}", both(|peaks| peaks.read_bytes_per_s))?;
+            write!(out, " {:15}", both(|peaks| peaks.int8_ops_per_s))?;
+            write!(out, " {:13}", both(|peaks| peaks.f32_ops_per_s))?;
+        }
+        writeln!(out)?;
+    }
+    for test in measured {
+        if let Some(profile) = &test.profile {
+            write_profile(out, test, profile)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_profile(out: &mut impl Write, test: &Measured, profile: &Profile) -> io::Result<()> {
+    let peaks = test.mean_peaks();
+    let (calls, wall_ms) = (profile.calls, profile.wall.as_secs_f64() * 1e3);
+    let ops = profile.share(&profile.total());
+    writeln!(
+        out,
+        "\n{} on {} threads: {calls} calls in {wall_ms:.1} ms, of which ops {}, the rest {}",
+        test.case,
+        test.threads,
+        percent(ops),
+        percent(1.0 - ops)
+    )?;
+    let names: Vec<String> = profile.rows.iter().map(row_name).collect();
+    let width = names.iter().map(String::len).max().unwrap_or(0);
+    write!(out, "{:width$} {:>7} {:>9} {:>6}", "op", "runs", "ms", "time")?;
+    write!(out, " {:>9} {:>9} {:>7} {:>8}", "MB", "Mop", "GB/s", "Gop/s")?;
+    if peaks.is_some() {
+        write!(out, " {:>7} {:>14}", "of read", "of peak")?;
+    }
+    writeln!(out)?;
+    for (name, row) in names.iter().zip(&profile.rows) {
+        let (counts, cost) = (&row.counts, row.counts.cost);
+        write!(
+            out,
+            "{name:width$} {:>7} {:>9.3}",
+            counts.runs,
+            counts.time.as_secs_f64() * 1e3
+        )?;
+        write!(out, " {:>6}", percent(profile.share(counts)))?;
+        write!(
+            out,
+            " {:>9.1} {:>9.1}",
+            cost.bytes() as f64 / MEGA,
+            cost.operations as f64 / MEGA
+        )?;
+        write!(
+            out,
+            " {:>7.2} {:>8.1}",
+            row.bytes_per_s() / GIGA,
+            row.operations_per_s() / GIGA
+        )?;
+        if let Some(peaks) = &peaks {
+            write!(out, " {:>7}", percent(row.bytes_per_s() / peaks.read_bytes_per_s))?;
+            if cost.operations > 0 {
+                let share = percent(row.operations_per_s() / row.arithmetic.peak(peaks));
+                write!(out, " {share:>9} {:>4}", row.arithmetic.name())?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn row_name(row: &ProfileRow) -> String {
+    match &row.weights {
+        Some(weights) => format!("{} {weights}", row.kind.name()),
+        None => row.kind.name().to_owned(),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
