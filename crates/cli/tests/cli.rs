@@ -185,27 +185,6 @@ fn verify_exits_with_its_verdict() {
 }
 
 #[test]
-fn bench_reports_both_tests() {
-    let report = json(&output(&["bench", &tiny(), "-p", "20", "-n", "4", "-r", "2", "--json"]));
-    let tests = report["tests"].as_array().unwrap();
-    assert_eq!(
-        (tests[0]["test"].as_str(), tests[1]["test"].as_str()),
-        (Some("pp20"), Some("tg4"))
-    );
-    for test in tests {
-        let rate = &test["tokens_per_s"];
-        let [min, median, max] = ["min", "median", "max"].map(|key| rate[key].as_f64().unwrap());
-        assert!(0.0 < min && min <= median && median <= max, "{rate}");
-    }
-    assert!(tests[0]["weight_gb_per_s"].is_null() && tests[1]["weight_gb_per_s"].as_f64().unwrap() > 0.0);
-    let text = results(&output(&["bench", &tiny(), "-p", "0", "-n", "4", "-r", "1"]));
-    assert_eq!(
-        text.lines().map(|line| &line[..4]).collect::<Vec<_>>(),
-        ["test", "tg4 "]
-    );
-}
-
-#[test]
 fn run_gives_the_greedy_reply_of_the_reference() {
     let text: Value = serde_json::from_slice(&fs::read(goldens().join("llama3/text.json")).unwrap()).unwrap();
     let mut judged = 0;

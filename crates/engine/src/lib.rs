@@ -17,7 +17,7 @@ pub use capture::{Capture, CaptureError, CaptureRequest, Captured};
 pub use counters::{Counters, OpCounters, PhaseCounters};
 pub use engine::{Engine, EngineOptions, OpenError};
 pub use goldcrest_cpu::kv_bytes_per_token;
-pub use goldcrest_cpu::probe::{PROBE_BYTES, PROBE_TRIES, PeakProbe, Peaks};
+pub use goldcrest_cpu::probe::{PROBE_BYTES, PeakProbe, Peaks};
 pub use goldcrest_cpu::profile::Cost;
 pub use goldcrest_kernels::{Isa, KvElement};
 pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};

@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use goldcrest_engine::{
     Activations, Chunk, Counters, Engine, EngineOptions, FeedError, Interrupted, Isa, KvElement, Op, OpKind, OpOutput,
     OpenError, PhaseCounters, Probe, RewindError, Session, SessionError, Want, Watch,
 };
+use goldcrest_format::DType;
 use goldcrest_model::SpecError;
 use goldcrest_model::plan::Rows;
 use support::{Random, bits, engine, feed, golden, session};
@@ -408,7 +411,7 @@ fn matmul_elements(engine: &Engine) -> (u64, u64) {
     for op in &plan.ops {
         let Op::MatMul { weight, out, .. } = *op else { continue };
         let matrix = plan.matrix(weight);
-        assert_eq!(matrix.dtype, DType::F32);
+        assert_eq!(matrix.dtype, DType::BF16);
         let elements = (matrix.cols * matrix.outputs()) as u64;
         *(if out == plan.logits { &mut head } else { &mut layers }) += elements;
     }
@@ -429,13 +432,16 @@ fn the_head_runs_on_wanted_rows_alone() {
     assert!(layers > 0 && head > 0);
     let cost = |want| {
         let cost = counted(&engine, &ids(11), want).prefill.op(OpKind::MatMul).cost;
-        (cost.weight_bytes / 4, cost.operations / 2)
+        (cost.weight_bytes / 2, cost.operations / 2)
     };
     // 11 tokens are four calls; each reads the weights once, and multiplies with them for every row.
     assert_eq!(cost(Want::Nothing), (4 * layers, 11 * layers));
     assert_eq!(cost(Want::Last), (4 * layers + head, 11 * layers + head));
     assert_eq!(cost(Want::Rows(&[1, 2])), (4 * layers + head, 11 * layers + 2 * head));
-    assert_eq!(cost(Want::Rows(&[2, 3])), (4 * layers + 2 * head, 11 * layers + 2 * head));
+    assert_eq!(
+        cost(Want::Rows(&[2, 3])),
+        (4 * layers + 2 * head, 11 * layers + 2 * head)
+    );
     assert_eq!(cost(Want::All), (4 * layers + 4 * head, 11 * layers + 11 * head));
     // Its input and output have rows for the wanted ones only.
     let plan = engine.plan();
@@ -469,7 +475,10 @@ fn counters_count_calls_tokens_runs_and_bytes() {
     for phase in [&counters.prefill, &counters.decode] {
         let ops = phase.all();
         assert!(phase.wall >= ops.time && ops.time > phase.op(OpKind::MatMul).time);
-        assert_eq!(phase.ops().map(|op| op.cost.operations).sum::<u64>(), ops.cost.operations);
+        assert_eq!(
+            phase.ops().map(|op| op.cost.operations).sum::<u64>(),
+            ops.cost.operations
+        );
     }
     // Keys and values: two layers of two heads, 16 + 16 f32 each, are 512 bytes a position. A row sees at most 16 positions.
     let position = 2 * 2 * (16 + 16) * 4;
@@ -477,7 +486,10 @@ fn counters_count_calls_tokens_runs_and_bytes() {
     assert_eq!(bytes(&counters.prefill, OpKind::KvWrite), 18 * position);
     assert_eq!(bytes(&counters.decode, OpKind::KvWrite), 2 * position);
     // The calls of several rows see those from 0, 0, 0, 0 and 3 on, up to 7, 11, 13, 18 and 22; those of one row 16 each.
-    assert_eq!(bytes(&counters.prefill, OpKind::Attend), (7 + 11 + 13 + 18 + 19) * position);
+    assert_eq!(
+        bytes(&counters.prefill, OpKind::Attend),
+        (7 + 11 + 13 + 18 + 19) * position
+    );
     assert_eq!(bytes(&counters.decode, OpKind::Attend), (14 + 16) * position);
     // For every query head of every layer a product with each key and with each value that a row sees.
     let (layers, heads) = (2, heads_of(&engine));
@@ -536,17 +548,20 @@ fn only_chosen_experts_count() {
         session.feed_watched(chunk, &mut [], watch).unwrap();
     }
     let counters = session.counters().expect("counting");
-    // Gate, up and down of 64 x 16.
-    let (elements, top_k, layers) = (3 * 64 * 16, 2, engine.plan().layers);
+    // Gate, up and down of 64 x 16, in BF16.
+    let (elements, top_k, layers) = (3 * 64 * 16_u64, 2, engine.plan().layers);
     for (phase, choices, rows) in [
         (&counters.prefill, &choices.0[..layers], 5),
         (&counters.decode, &choices.0[layers..], 1),
     ] {
         let distinct = |ids: &Vec<f32>| ids.iter().map(|id| *id as u64).collect::<BTreeSet<_>>().len() as u64;
         let chosen: u64 = choices.iter().map(distinct).sum();
-        assert!(chosen >= (layers * top_k) as u64 && chosen < 8 * layers as u64, "{choices:?}");
+        assert!(
+            chosen >= (layers * top_k) as u64 && chosen < 8 * layers as u64,
+            "{choices:?}"
+        );
         let cost = phase.op(OpKind::Experts).cost;
-        assert_eq!(cost.weight_bytes, chosen * elements * 4);
+        assert_eq!(cost.weight_bytes, chosen * elements * 2);
         assert_eq!(cost.operations, 2 * elements * (rows * top_k * layers) as u64);
     }
 }

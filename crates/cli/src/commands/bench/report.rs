@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use goldcrest_engine::{Engine, PROBE_BYTES, PROBE_TRIES, Peaks};
+use goldcrest_engine::{Engine, PROBE_BYTES, Peaks};
 use serde_json::{Value, json};
 
 use super::measure::Measured;
@@ -62,7 +62,7 @@ pub fn as_json(mut report: Value, measured: &[Measured]) -> Value {
     report["results"] = measured.iter().map(result_json).collect();
     report["probe"] = match probes.is_empty() {
         true => Value::Null,
-        false => json!({ "read_bytes": PROBE_BYTES, "best_of": PROBE_TRIES, "runs": probes }),
+        false => json!({ "memory_bytes": PROBE_BYTES, "runs": probes }),
     };
     report["profile"] = match profiles.is_empty() {
         true => Value::Null,
