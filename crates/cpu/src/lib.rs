@@ -12,6 +12,7 @@ mod state;
 pub mod threads;
 mod weights;
 
+use std::ops::Range;
 use std::sync::Mutex;
 
 use goldcrest_format::{Checkpoint, DType, FormatError};
@@ -124,6 +125,11 @@ impl Program {
 
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The ops that run as one, in order: the time of such a run is told after its first op.
+    pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
+        self.steps.iter().map(Step::ops)
     }
 }
 

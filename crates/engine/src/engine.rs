@@ -1,5 +1,6 @@
 //! A model, opened.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use goldcrest_cpu::probe::{PeakProbe, Peaks};
@@ -195,6 +196,11 @@ impl Engine {
     /// Type and shape of the matrices of an op of the plan, in words; none for an op without.
     pub fn weights_of(&self, op: &Op) -> Option<String> {
         self.program().weights_of(op)
+    }
+
+    /// The ops of the plan that run as one, in order. Counters have the time of such a run at its first op.
+    pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
+        self.program().steps()
     }
 
     /// A probe of what the machine can do on the threads of this engine, to be used with no other.

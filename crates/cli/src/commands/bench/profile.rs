@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use goldcrest_engine::{Activations, Counters, Engine, Op, OpCounters, OpKind, Peaks};
 
-/// The ops of one run, by what they are.
+/// The steps of one run, by what they are. A step is an op, or several that run as one.
 pub struct Profile {
     /// Wall time of the forward calls.
     pub wall: Duration,
@@ -13,12 +13,17 @@ pub struct Profile {
     pub rows: Vec<ProfileRow>,
 }
 
-/// Ops of one kind, with matrices of one type and shape.
+/// Steps of the same ops, with matrices of the same types and shapes.
 #[derive(Debug)]
 pub struct ProfileRow {
-    pub kind: OpKind,
-    pub weights: Option<String>,
+    /// Such as `matmul Q4_K 512x2048 (2) + activate`.
+    pub name: String,
+    /// Of one step.
+    pub ops: Vec<OpKind>,
     pub arithmetic: Arithmetic,
+    /// Steps run.
+    pub runs: u64,
+    /// Of all their ops.
     pub counts: OpCounters,
 }
 
@@ -44,35 +49,54 @@ impl Arithmetic {
         }
     }
 
-    fn of(op: &Op) -> Arithmetic {
-        match op {
-            Op::MatMul { activations, .. } | Op::Experts { activations, .. } if *activations == Activations::Q8 => {
-                Arithmetic::Int8
-            }
-            _ => Arithmetic::F32,
-        }
+    /// Products that run as one have the same.
+    fn of(step: &[Op]) -> Arithmetic {
+        let int8 = step.iter().any(|op| match op {
+            Op::MatMul { activations, .. } | Op::Experts { activations, .. } => *activations == Activations::Q8,
+            _ => false,
+        });
+        if int8 { Arithmetic::Int8 } else { Arithmetic::F32 }
     }
+}
+
+/// The ops of a step with their matrices; the same ones in a row are counted.
+fn step_name(engine: &Engine, ops: &[Op]) -> String {
+    let name = |op: &Op| match engine.weights_of(op) {
+        Some(weights) => format!("{} {weights}", op.kind().name()),
+        None => op.kind().name().to_owned(),
+    };
+    let names: Vec<String> = ops.iter().map(name).collect();
+    let counted = names.chunk_by(|a, b| a == b).map(|same| match same {
+        [one] => one.clone(),
+        many => format!("{} ({})", many[0], many.len()),
+    });
+    counted.collect::<Vec<_>>().join(" + ")
 }
 
 impl Profile {
     pub fn new(engine: &Engine, counters: &Counters) -> Profile {
+        let plan = engine.plan();
         let mut rows: Vec<ProfileRow> = Vec::new();
         // A prompt's last call may have one row.
         let phases = [&counters.prefill, &counters.decode];
-        for phase in phases {
-            for (op, counts) in engine.plan().ops.iter().zip(phase.ops()) {
-                let (kind, weights, arithmetic) = (op.kind(), engine.weights_of(op), Arithmetic::of(op));
-                let same =
-                    |row: &&mut ProfileRow| (row.kind, &row.weights, row.arithmetic) == (kind, &weights, arithmetic);
-                match rows.iter_mut().find(same) {
-                    Some(row) => row.counts += counts,
-                    None => rows.push(ProfileRow {
-                        kind,
-                        weights,
-                        arithmetic,
-                        counts,
-                    }),
-                }
+        for phase in phases.into_iter().filter(|phase| phase.calls > 0) {
+            let counts: Vec<OpCounters> = phase.ops().collect();
+            for step in engine.steps() {
+                let (ops, counts) = (&plan.ops[step.clone()], &counts[step]);
+                let name = step_name(engine, ops);
+                let place = rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
+                    rows.push(ProfileRow {
+                        name,
+                        ops: ops.iter().map(Op::kind).collect(),
+                        arithmetic: Arithmetic::of(ops),
+                        runs: 0,
+                        counts: OpCounters::default(),
+                    });
+                    rows.len() - 1
+                });
+                let row = &mut rows[place];
+                row.runs += counts.first().map_or(0, |first| first.runs);
+                counts.iter().for_each(|op| row.counts += *op);
             }
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.counts.time));

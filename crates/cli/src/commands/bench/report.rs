@@ -104,9 +104,9 @@ fn profile_json(test: &Measured, profile: &Profile) -> Value {
     let row = |row: &ProfileRow| {
         let cost = row.counts.cost;
         json!({
-            "op": row.kind.name(),
-            "weights": row.weights,
-            "runs": row.counts.runs,
+            "name": row.name,
+            "ops": row.ops.iter().map(|op| op.name()).collect::<Vec<_>>(),
+            "runs": row.runs,
             "time_s": row.counts.time.as_secs_f64(),
             "share_of_time": profile.share(&row.counts),
             "weight_bytes": cost.weight_bytes,
@@ -120,14 +120,14 @@ fn profile_json(test: &Measured, profile: &Profile) -> Value {
             "share_of_peak": peaks.as_ref().map(|peaks| row.operations_per_s() / row.arithmetic.peak(peaks)),
         })
     };
-    let ops: Vec<Value> = profile.rows.iter().map(row).collect();
+    let steps: Vec<Value> = profile.rows.iter().map(row).collect();
     json!({
         "test": test.case.to_string(),
         "threads": test.threads,
         "calls": profile.calls,
         "wall_s": profile.wall.as_secs_f64(),
         "share_of_ops": profile.share(&profile.total()),
-        "ops": ops,
+        "steps": steps,
     })
 }
 
@@ -190,20 +190,19 @@ fn write_profile(out: &mut impl Write, test: &Measured, profile: &Profile) -> io
         percent(ops),
         percent(1.0 - ops)
     )?;
-    let names: Vec<String> = profile.rows.iter().map(row_name).collect();
-    let width = names.iter().map(String::len).max().unwrap_or(0);
-    write!(out, "{:width$} {:>7} {:>9} {:>6}", "op", "runs", "ms", "time")?;
+    let width = profile.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
+    write!(out, "{:width$} {:>7} {:>9} {:>6}", "step", "runs", "ms", "time")?;
     write!(out, " {:>9} {:>9} {:>7} {:>8}", "MB", "Mop", "GB/s", "Gop/s")?;
     if peaks.is_some() {
         write!(out, " {:>7} {:>14}", "of read", "of peak")?;
     }
     writeln!(out)?;
-    for (name, row) in names.iter().zip(&profile.rows) {
-        let (counts, cost) = (&row.counts, row.counts.cost);
+    for row in &profile.rows {
+        let (name, runs, counts, cost) = (&row.name, row.runs, &row.counts, row.counts.cost);
         write!(
             out,
             "{name:width$} {:>7} {:>9.3}",
-            counts.runs,
+            runs,
             counts.time.as_secs_f64() * 1e3
         )?;
         write!(out, " {:>6}", percent(profile.share(counts)))?;
@@ -229,13 +228,6 @@ fn write_profile(out: &mut impl Write, test: &Measured, profile: &Profile) -> io
         writeln!(out)?;
     }
     Ok(())
-}
-
-fn row_name(row: &ProfileRow) -> String {
-    match &row.weights {
-        Some(weights) => format!("{} {weights}", row.kind.name()),
-        None => row.kind.name().to_owned(),
-    }
 }
 
 fn percent(share: f64) -> String {
