@@ -39,6 +39,12 @@ pub enum BlockError {
         /// The storage type.
         dtype: DType,
     },
+    /// Blocks of this type are not taken apart.
+    #[error("blocks of {dtype} are not given as integers; decode them")]
+    NoIntegers {
+        /// The storage type.
+        dtype: DType,
+    },
     /// There is no encoder.
     #[error("encoding to {dtype} is not supported")]
     NoEncoder {
@@ -69,13 +75,13 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), BlockEr
         DType::Q5_K => each(bytes, out, k::q5_k),
         DType::Q6_K => each(bytes, out, k::q6_k),
         DType::Q8_K => each(bytes, out, k::q8_k),
-        DType::IQ1_S => each(bytes, out, iq::iq1_s),
-        DType::IQ1_M => each(bytes, out, iq::iq1_m),
-        DType::IQ2_XXS => each(bytes, out, iq::iq2_xxs),
-        DType::IQ2_XS => each(bytes, out, iq::iq2_xs),
-        DType::IQ2_S => each(bytes, out, iq::iq2_s),
-        DType::IQ3_XXS => each(bytes, out, iq::iq3_xxs),
-        DType::IQ3_S => each(bytes, out, iq::iq3_s),
+        DType::IQ1_S => each(bytes, out, |block, out| iq::iq1_s(block).decode(out)),
+        DType::IQ1_M => each(bytes, out, |block, out| iq::iq1_m(block).decode(out)),
+        DType::IQ2_XXS => each(bytes, out, |block, out| iq::iq2_xxs(block).decode(out)),
+        DType::IQ2_XS => each(bytes, out, |block, out| iq::iq2_xs(block).decode(out)),
+        DType::IQ2_S => each(bytes, out, |block, out| iq::iq2_s(block).decode(out)),
+        DType::IQ3_XXS => each(bytes, out, |block, out| iq::iq3_xxs(block).decode(out)),
+        DType::IQ3_S => each(bytes, out, |block, out| iq::iq3_s(block).decode(out)),
         DType::IQ4_NL => each(bytes, out, simple::iq4_nl),
         DType::IQ4_XS => each(bytes, out, k::iq4_xs),
         DType::TQ1_0 => each(bytes, out, ternary::tq1_0),
@@ -113,6 +119,50 @@ pub fn encode(dtype: DType, values: &[f32], bytes: &mut [u8]) -> Result<(), Bloc
     Ok(())
 }
 
+/// 256 elements of a codebook type as integers: element `i` is `scale * scales[i / 16] * quants[i]`, which f32 holds exactly.
+#[derive(Clone, Copy, Debug)]
+pub struct IntegerBlock {
+    /// Of all elements.
+    pub scale: f32,
+    /// Odd, 1 to 31; of 16 elements each.
+    pub scales: [i8; 16],
+    /// At most 43 in magnitude. IQ2: ±8, ±25, ±43. IQ3_XXS: ±2, ±6, … ±26, ±31. IQ3_S: ±1, ±3, … ±15. IQ1: ±1, ±7, ±9.
+    pub quants: [i8; 256],
+}
+
+impl IntegerBlock {
+    fn new(scale: f32) -> IntegerBlock {
+        IntegerBlock {
+            scale,
+            scales: [0; 16],
+            quants: [0; 256],
+        }
+    }
+
+    fn decode(&self, out: &mut [f32; 256]) {
+        for ((value, &quant), i) in out.iter_mut().zip(&self.quants).zip(0..) {
+            *value = self.scale * f32::from(self.scales[i / 16]) * f32::from(quant);
+        }
+    }
+}
+
+/// Takes whole blocks of a codebook type (IQ1, IQ2 and IQ3 of all sizes) apart and hands out one after the other.
+pub fn integers(dtype: DType, bytes: &[u8], mut take: impl FnMut(&IntegerBlock)) -> Result<(), BlockError> {
+    let elements = bytes.len() / dtype.block_bytes() * dtype.block_elements();
+    check_lengths(dtype, elements, bytes.len())?;
+    match dtype {
+        DType::IQ1_S => each_block(bytes, |block| take(&iq::iq1_s(block))),
+        DType::IQ1_M => each_block(bytes, |block| take(&iq::iq1_m(block))),
+        DType::IQ2_XXS => each_block(bytes, |block| take(&iq::iq2_xxs(block))),
+        DType::IQ2_XS => each_block(bytes, |block| take(&iq::iq2_xs(block))),
+        DType::IQ2_S => each_block(bytes, |block| take(&iq::iq2_s(block))),
+        DType::IQ3_XXS => each_block(bytes, |block| take(&iq::iq3_xxs(block))),
+        DType::IQ3_S => each_block(bytes, |block| take(&iq::iq3_s(block))),
+        _ => return Err(BlockError::NoIntegers { dtype }),
+    }
+    Ok(())
+}
+
 fn check_lengths(dtype: DType, elements: usize, found: usize) -> Result<(), BlockError> {
     let wanted = dtype.bytes(elements as u64)?;
     if wanted == found as u64 {
@@ -132,6 +182,10 @@ fn each<const B: usize, const N: usize>(bytes: &[u8], out: &mut [f32], decode: i
     for (block, values) in bytes.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
         decode(block, values);
     }
+}
+
+fn each_block<const B: usize>(bytes: &[u8], take: impl FnMut(&[u8; B])) {
+    bytes.as_chunks().0.iter().for_each(take);
 }
 
 /// Applies an encoder.

@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use super::{Operands, TileKernel, TileShape, headers, store};
-use crate::panel::lanes::{FloatPanel, QuantizedPanel};
+use crate::panel::lanes::quants::Quants;
+use crate::panel::lanes::{self, FloatPanel, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::vector::Simd;
@@ -79,8 +80,8 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
                     operands.prefetch::<S>(quants, layout.block_bytes);
                     for group in 0..BLOCK_GROUPS {
                         for v in 0..V {
-                            let codes = W::codes::<S>(quants, lane + v * S::LANES, group);
-                            let weights = decode::<S, W>(codes, &headers[v], block, group / (BLOCK_GROUPS / 2));
+                            let codes = W::Quants::codes::<S>(quants, lane + v * S::LANES, group);
+                            let weights = lanes::decode::<S, W>(codes, &headers[v], block, group / (BLOCK_GROUPS / 2));
                             for (j, weight) in weights.into_iter().enumerate() {
                                 accumulate::<S, R>(&mut sums[v], weight, x.add((group * 4 + j) * operands.x_rows));
                             }
@@ -93,37 +94,5 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
             }
             store::<S, R, V>(operands, lane, sums);
         }
-    }
-}
-
-/// The weights of four codes: the published decoding, each product and sum rounded.
-///
-/// # Safety
-/// As [`TileKernel::tile`].
-#[inline(always)]
-unsafe fn decode<S: Simd, W: QuantizedPanel>(
-    codes: S::I32,
-    header: &W::Header<S>,
-    block: usize,
-    half: usize,
-) -> [S::F32; 4] {
-    // SAFETY: required of the caller.
-    unsafe {
-        let mut scale = W::scale::<S>(header, block);
-        if W::SUB_SCALES {
-            scale = S::mul(scale, W::sub_scale::<S>(header, block, half));
-        }
-        let mut weights = [scale; 4];
-        for (j, weight) in weights.iter_mut().enumerate() {
-            let mut quant = S::and(S::shr(codes, 8 * j as u32), S::splat_i32(0xff));
-            if let Some(bits) = W::ZERO_BITS {
-                quant = S::sub_i32(quant, S::splat_i32(1 << bits));
-            }
-            *weight = S::mul(scale, S::to_f32(quant));
-            if W::MINIMUMS {
-                *weight = S::add(*weight, W::minimum::<S>(header, block));
-            }
-        }
-        weights
     }
 }

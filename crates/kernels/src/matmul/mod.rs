@@ -11,8 +11,9 @@ mod tests;
 use std::marker::PhantomData;
 
 use crate::dispatch::{Kernel, Kernels};
-use crate::panel::lanes::{self, QuantizedPanel};
-use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelType};
+use crate::panel::lanes::scales::Scales;
+use crate::panel::lanes::{self, Header, QuantizedPanel};
+use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelType, match_panels};
 use crate::quantize::{ActivationGroup, ActivationType, split_evenly};
 use crate::vector::Simd;
 
@@ -50,31 +51,17 @@ impl Kernels {
     }
 
     fn matmul_q8(self, panel_type: PanelType, product: Product<'_>) {
-        match panel_type {
-            PanelType::Q8_0 => product.run::<QuantizedTile<lanes::Q8_0>>(self),
-            PanelType::Q4_0 => product.run::<QuantizedTile<lanes::Q4_0>>(self),
-            PanelType::Q4_1 => product.run::<QuantizedTile<lanes::Q4_1>>(self),
-            PanelType::Q5_0 => product.run::<QuantizedTile<lanes::Q5_0>>(self),
-            PanelType::Q4_K => product.run::<QuantizedTile<lanes::Q4_K>>(self),
-            PanelType::Q6_K => product.run::<QuantizedTile<lanes::Q6_K>>(self),
-            PanelType::F32 | PanelType::F16 | PanelType::BF16 => {
-                panic!("8-bit activations with {panel_type} weights")
-            }
-        }
+        match_panels!(panel_type; W => product.run::<QuantizedTile<W>>(self);
+            PanelType::F32 | PanelType::F16 | PanelType::BF16 => panic!("8-bit activations with {panel_type} weights"),
+        )
     }
 
     fn matmul_f32(self, panel_type: PanelType, product: Product<'_>) {
-        match panel_type {
+        match_panels!(panel_type; W => product.run::<DecodedTile<W>>(self);
             PanelType::F32 => product.run::<FloatTile<lanes::F32>>(self),
             PanelType::F16 => product.run::<FloatTile<lanes::F16>>(self),
             PanelType::BF16 => product.run::<FloatTile<lanes::BF16>>(self),
-            PanelType::Q8_0 => product.run::<DecodedTile<lanes::Q8_0>>(self),
-            PanelType::Q4_0 => product.run::<DecodedTile<lanes::Q4_0>>(self),
-            PanelType::Q4_1 => product.run::<DecodedTile<lanes::Q4_1>>(self),
-            PanelType::Q5_0 => product.run::<DecodedTile<lanes::Q5_0>>(self),
-            PanelType::Q4_K => product.run::<DecodedTile<lanes::Q4_K>>(self),
-            PanelType::Q6_K => product.run::<DecodedTile<lanes::Q6_K>>(self),
-        }
+        )
     }
 }
 
@@ -237,14 +224,14 @@ unsafe fn whole_panel<S: Simd, T: TileKernel, const R: usize>(operands: Operands
 /// The headers of a record for `V` registers from `lane`.
 ///
 /// # Safety
-/// As the methods of [`QuantizedPanel`].
+/// As the methods of [`Scales`].
 #[inline(always)]
-unsafe fn headers<S: Simd, W: QuantizedPanel, const V: usize>(record: *const u8, lane: usize) -> [W::Header<S>; V] {
+unsafe fn headers<S: Simd, W: QuantizedPanel, const V: usize>(record: *const u8, lane: usize) -> [Header<S, W>; V] {
     // SAFETY: required of the caller.
     unsafe {
-        let mut headers = [W::header::<S>(record, lane); V];
+        let mut headers = [W::Scales::header::<S>(record, lane); V];
         for (v, header) in headers.iter_mut().enumerate() {
-            *header = W::header::<S>(record, lane + v * S::LANES);
+            *header = W::Scales::header::<S>(record, lane + v * S::LANES);
         }
         headers
     }

@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 
 use super::{Operands, TileKernel, TileShape, headers, store};
-use crate::panel::lanes::{DotWidth, QuantizedPanel};
+use crate::panel::lanes::quants::{DotWidth, Quants};
+use crate::panel::lanes::scales::Scales;
+use crate::panel::lanes::{Header, QuantizedPanel};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::quantize::{BLOCK_WORDS, MINUS_FIRST_SUM, MINUS_SUM, SCALE, SCALED_SUM};
 use crate::vector::Simd;
@@ -42,13 +44,30 @@ impl ActivationBlock {
         // SAFETY: required of the caller.
         unsafe { S::splat(f32::from_bits(*self.words.add(i * self.rows + r))) }
     }
+
+    /// Minus the sum of the quants of half `half` of row `r`, in every lane.
+    ///
+    /// # Safety
+    /// As [`Self::word`].
+    #[inline(always)]
+    unsafe fn minus_half_sum<S: Simd>(self, half: usize, r: usize) -> S::I32 {
+        // SAFETY: required of the caller.
+        unsafe {
+            let first = self.word::<S>(MINUS_FIRST_SUM, r);
+            if half == 0 {
+                first
+            } else {
+                S::sub_i32(self.word::<S>(MINUS_SUM, r), first)
+            }
+        }
+    }
 }
 
 impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
     const SHAPE: TileShape = TileShape {
         rows_max_16: 8,
-        rows_max_8: match W::DOT {
-            DotWidth::Narrow(8) => 4,
+        rows_max_8: match W::Quants::DOT {
+            DotWidth::Narrow(8) if !W::Scales::SUB_SCALES => 4,
             // Sums of 32 bits too are kept from one run of narrow sums to the next.
             DotWidth::Narrow(_) => 3,
             DotWidth::Wide => 4,
@@ -77,15 +96,12 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
                     operands.prefetch::<S>(quants, layout.block_bytes);
                     for v in 0..V {
                         let dots = integer_dots::<S, W, R>(quants, lane + v * S::LANES, x, &headers[v], block);
-                        let scale = W::scale::<S>(&headers[v], block);
+                        let scale = W::Scales::scale::<S>(&headers[v], block);
                         for (r, sum) in sums[v].iter_mut().enumerate() {
                             *sum = S::fma(dots[r], S::mul(scale, x.float::<S>(SCALE, r)), *sum);
                         }
-                        if W::MINIMUMS {
-                            let minimum = W::minimum::<S>(&headers[v], block);
-                            for (r, sum) in sums[v].iter_mut().enumerate() {
-                                *sum = S::fma(minimum, x.float::<S>(SCALED_SUM, r), *sum);
-                            }
+                        if W::Scales::MINIMUMS {
+                            add_minimums::<S, W, R>(&mut sums[v], &headers[v], block, x);
                         }
                     }
                     x.words = x.words.add(BLOCK_WORDS * x.rows);
@@ -98,8 +114,9 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
     }
 }
 
-/// The dot products of a block of weights and `R` rows: integers below 2^24, as f32. Where there are integer scales of
-/// 16 values, they are factors of the integer: each product and their sum are exact in f32.
+/// The dot products of a block of weights and `R` rows: integers below 2^24, as f32. Where there are scales of 16 values,
+/// they are factors of the integers: integer scales leave each product and their sum exact in f32, those of NVFP4 each
+/// product, and the sum is rounded once.
 ///
 /// # Safety
 /// As [`TileKernel::tile`].
@@ -108,13 +125,13 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
     quants: *const u8,
     lane: usize,
     x: ActivationBlock,
-    header: &W::Header<S>,
+    header: &Header<S, W>,
     block: usize,
 ) -> [S::F32; R] {
     // SAFETY: required of the caller.
     unsafe {
         let mut dots = [S::splat(0.0); R];
-        if W::SUB_SCALES {
+        if W::Scales::SUB_SCALES {
             for half in 0..2 {
                 let starts = half_starts::<S, W, R>(x, half);
                 let sums = group_dots::<S, W, R>(
@@ -124,7 +141,7 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
                     if half == 0 { &[0, 1, 2, 3] } else { &[4, 5, 6, 7] },
                     starts,
                 );
-                let sub_scale = W::sub_scale::<S>(header, block, half);
+                let sub_scale = W::Scales::sub_scale::<S>(header, block, half);
                 for r in 0..R {
                     let sum = S::to_f32(sums[r]);
                     dots[r] = if half == 0 {
@@ -144,6 +161,40 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
     }
 }
 
+/// Adds the minimum of a block times the sum of its activations. Where there are integer minimums of 16 values, they are
+/// factors of the sums: exact in f32, as the products of [`integer_dots`].
+///
+/// # Safety
+/// As [`TileKernel::tile`].
+#[inline(always)]
+unsafe fn add_minimums<S: Simd, W: QuantizedPanel, const R: usize>(
+    sums: &mut [S::F32; R],
+    header: &Header<S, W>,
+    block: usize,
+    x: ActivationBlock,
+) {
+    // SAFETY: required of the caller.
+    unsafe {
+        let minimum = W::Scales::minimum::<S>(header, block);
+        if W::Scales::SUB_SCALES {
+            let minus_minimum = S::neg(minimum);
+            let factors = [
+                W::Scales::sub_minimum::<S>(header, block, 0),
+                W::Scales::sub_minimum::<S>(header, block, 1),
+            ];
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let first = S::mul(S::to_f32(x.minus_half_sum::<S>(0, r)), factors[0]);
+                let both = S::fma(S::to_f32(x.minus_half_sum::<S>(1, r)), factors[1], first);
+                *sum = S::fma(minus_minimum, S::mul(x.float::<S>(SCALE, r), both), *sum);
+            }
+        } else {
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = S::fma(minimum, x.float::<S>(SCALED_SUM, r), *sum);
+            }
+        }
+    }
+}
+
 /// What the zero offset of the codes adds to the dot product of a block: minus the code of zero times the sum of the
 /// activations.
 ///
@@ -154,9 +205,9 @@ unsafe fn starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationBlock)
     // SAFETY: required of the caller.
     unsafe {
         let mut starts = [S::splat_i32(0); R];
-        if let Some(bits) = W::ZERO_BITS {
+        if W::Quants::ZERO != 0 {
             for (r, start) in starts.iter_mut().enumerate() {
-                *start = S::shl(x.word::<S>(MINUS_SUM, r), bits);
+                *start = S::shl(x.word::<S>(MINUS_SUM, r), W::Quants::ZERO.trailing_zeros());
             }
         }
         starts
@@ -172,15 +223,10 @@ unsafe fn half_starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationB
     // SAFETY: required of the caller.
     unsafe {
         let mut starts = [S::splat_i32(0); R];
-        if let Some(bits) = W::ZERO_BITS {
+        if W::Quants::ZERO != 0 {
             for (r, start) in starts.iter_mut().enumerate() {
-                let first = x.word::<S>(MINUS_FIRST_SUM, r);
-                let sum = if half == 0 {
-                    first
-                } else {
-                    S::sub_i32(x.word::<S>(MINUS_SUM, r), first)
-                };
-                *start = S::shl(sum, bits);
+                let sum = x.minus_half_sum::<S>(half, r);
+                *start = S::shl(sum, W::Quants::ZERO.trailing_zeros());
             }
         }
         starts
@@ -202,26 +248,26 @@ unsafe fn group_dots<S: Simd, W: QuantizedPanel, const R: usize>(
     let mut sums = starts;
     // SAFETY: required of the caller.
     unsafe {
-        match W::DOT {
+        match W::Quants::DOT {
             DotWidth::Wide => {
                 for sum in &mut sums {
                     *sum = S::wide_start(*sum);
                 }
                 for &group in groups {
-                    let codes = W::codes::<S>(quants, lane, group);
+                    let codes = W::Quants::codes::<S>(quants, lane, group);
                     for (r, sum) in sums.iter_mut().enumerate() {
                         *sum = S::wide_dot(*sum, codes, x.word::<S>(group, r));
                     }
                 }
             }
             DotWidth::Narrow(run) => {
-                for groups in groups.chunks_exact(run) {
+                for groups in groups.chunks_exact(run.min(groups.len())) {
                     let mut narrow = [S::narrow_start(sums[0]); R];
                     for (narrow, sum) in narrow.iter_mut().zip(sums) {
                         *narrow = S::narrow_start(sum);
                     }
                     for &group in groups {
-                        let codes = W::codes::<S>(quants, lane, group);
+                        let codes = W::Quants::codes::<S>(quants, lane, group);
                         for (r, narrow) in narrow.iter_mut().enumerate() {
                             *narrow = S::narrow_dot(*narrow, codes, x.word::<S>(group, r));
                         }

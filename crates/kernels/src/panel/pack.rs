@@ -1,24 +1,48 @@
-//! Published blocks to panels. The layouts of the blocks are those of ggml's file format.
+//! Blocks of rows to panels. The layouts of the published blocks are those of ggml's file format.
 
-use super::layout::{self, BLOCK_GROUPS, HIGH_BITS, Layout, MINIMUMS, SUB_SCALES};
-use super::{PANEL_ROWS, PanelType};
+use super::lanes::levels::{Iq1, Iq2, Iq3S, Iq3Xxs, Levels};
+use super::layout::{AFTER_NIBBLES, AFTER_PAIRS, BLOCK_GROUPS, BLOCK_VALUES, Layout, MINIMUMS, SUB_SCALES};
+use super::{INTEGER_BLOCK_BYTES, LINE_BYTES, PANEL_ROWS, PanelType};
 use crate::float16::f16_to_f32;
 
-/// The low nibble of every byte of a word.
-const NIBBLES: u32 = 0x0f0f_0f0f;
+/// A word for each group of four values of a block, a code a byte.
+type Groups = [u32; BLOCK_GROUPS];
+
+/// The lowest bits of every byte of a word.
+const ONE_BIT: u32 = 0x0101_0101;
+const TWO_BITS: u32 = 0x0303_0303;
+const FOUR_BITS: u32 = 0x0f0f_0f0f;
 
 /// `panel` and the rows have the lengths that `k` asks for.
 pub(super) fn pack(panel_type: PanelType, rows: &[&[u8]], panel: &mut [u8]) {
     panel.fill(0);
+    let blocks = Rows {
+        panel_type,
+        rows,
+        panel,
+    };
     match panel_type {
         PanelType::F32 => pack_floats::<4>(rows, panel),
         PanelType::F16 | PanelType::BF16 => pack_floats::<2>(rows, panel),
-        PanelType::Q8_0 => pack_blocks(layout::Q8_0, rows, panel, pack_q8_0),
-        PanelType::Q4_0 => pack_blocks(layout::Q4_0, rows, panel, pack_q4_0),
-        PanelType::Q4_1 => pack_blocks(layout::Q4_1, rows, panel, pack_q4_1),
-        PanelType::Q5_0 => pack_blocks(layout::Q5_0, rows, panel, pack_q5_0),
-        PanelType::Q4_K => pack_blocks(layout::Q4_K, rows, panel, pack_q4_k),
-        PanelType::Q6_K => pack_blocks(layout::Q6_K, rows, panel, pack_q6_k),
+        PanelType::Q8_0 => blocks.pack(pack_q8_0),
+        PanelType::Q4_0 | PanelType::IQ4_NL => blocks.pack(pack_q4_0),
+        PanelType::Q4_1 => blocks.pack(pack_q4_1),
+        PanelType::Q5_0 => blocks.pack(pack_q5_0),
+        PanelType::Q5_1 => blocks.pack(pack_q5_1),
+        PanelType::Q2_K => blocks.pack(pack_q2_k),
+        PanelType::Q3_K => blocks.pack(pack_q3_k),
+        PanelType::Q4_K => blocks.pack(pack_q4_k),
+        PanelType::Q5_K => blocks.pack(pack_q5_k),
+        PanelType::Q6_K => blocks.pack(pack_q6_k),
+        PanelType::IQ1 => blocks.pack(pack_integers::<Iq1, 3>),
+        PanelType::IQ2 => blocks.pack(pack_integers::<Iq2, 3>),
+        PanelType::IQ3_XXS => blocks.pack(pack_integers::<Iq3Xxs, 4>),
+        PanelType::IQ3_S => blocks.pack(pack_integers::<Iq3S, 4>),
+        PanelType::IQ4_XS => blocks.pack(pack_iq4_xs),
+        PanelType::TQ1_0 => blocks.pack(pack_tq1_0),
+        PanelType::TQ2_0 => blocks.pack(pack_tq2_0),
+        PanelType::MXFP4 => blocks.pack(pack_mxfp4),
+        PanelType::NVFP4 => blocks.pack(pack_nvfp4),
     }
 }
 
@@ -32,38 +56,41 @@ fn pack_floats<const BYTES: usize>(rows: &[&[u8]], panel: &mut [u8]) {
     }
 }
 
+/// Rows of blocks and where they go.
+struct Rows<'a> {
+    panel_type: PanelType,
+    rows: &'a [&'a [u8]],
+    panel: &'a mut [u8],
+}
+
 /// One row's share of a record: where a block is packed to.
 struct Slot<'a> {
     record: &'a mut [u8],
     lane: usize,
-    /// Index, within the record, of the first block of 32 that the published block fills.
+    /// Index, within the record, of the first block of 32 that the block of the row fills.
     block: usize,
     layout: Layout,
 }
 
-/// Packs published blocks of `BYTES` bytes with `pack_block`, all rows of a block before the next block.
-fn pack_blocks<const BYTES: usize>(
-    layout: Layout,
-    rows: &[&[u8]],
-    panel: &mut [u8],
-    pack_block: fn(&[u8; BYTES], Slot<'_>),
-) {
-    // A published block is a block of 32 values or, for the K types, a whole record.
-    let blocks_per_record = if layout.blocks == 8 { 1 } else { layout.blocks };
-    for (i, record) in panel.chunks_exact_mut(layout.record_bytes()).enumerate() {
-        for block in 0..blocks_per_record {
-            for (lane, row) in rows.iter().enumerate() {
-                let (blocks, _) = row.as_chunks::<BYTES>();
-                if let Some(bytes) = blocks.get(i * blocks_per_record + block) {
-                    pack_block(
-                        bytes,
-                        Slot {
+impl Rows<'_> {
+    /// Packs blocks of `BYTES` bytes with `pack_block`, all rows of a block before the next block.
+    fn pack<const BYTES: usize>(self, pack_block: fn(&[u8; BYTES], Slot<'_>)) {
+        let Some(layout) = self.panel_type.layout() else { return };
+        let step = self.panel_type.block_values() / BLOCK_VALUES;
+        let blocks_per_record = layout.blocks / step;
+        for (i, record) in self.panel.chunks_exact_mut(layout.record_bytes()).enumerate() {
+            for block in 0..blocks_per_record {
+                for (lane, row) in self.rows.iter().enumerate() {
+                    let (blocks, _) = row.as_chunks::<BYTES>();
+                    if let Some(bytes) = blocks.get(i * blocks_per_record + block) {
+                        let slot = Slot {
                             record,
                             lane,
-                            block,
+                            block: block * step,
                             layout,
-                        },
-                    );
+                        };
+                        pack_block(bytes, slot);
+                    }
                 }
             }
         }
@@ -71,6 +98,11 @@ fn pack_blocks<const BYTES: usize>(
 }
 
 impl Slot<'_> {
+    /// Puts this row's byte into row `row` of the bytes at `offset`, `[rows][16]`.
+    fn put_byte(&mut self, offset: usize, row: usize, value: u8) {
+        self.record[offset + row * PANEL_ROWS + self.lane] = value;
+    }
+
     /// Puts this row's 16-bit `value` among those of the 16 rows at `offset`.
     fn put_u16(&mut self, offset: usize, value: u16) {
         self.record[offset + self.lane * 2..][..2].copy_from_slice(&value.to_le_bytes());
@@ -81,11 +113,41 @@ impl Slot<'_> {
         self.record[offset + self.lane * 4..][..4].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// Puts the nibbles of block `block`: `quants` holds values `4s ..` of a block in the low nibbles of word `s` of
-    /// four and values `16 + 4s ..` in the high ones.
-    fn put_nibbles(&mut self, block: usize, quants: [u32; 4]) {
-        for (line, word) in quants.into_iter().enumerate() {
-            self.put_word(self.layout.block_offset(block) + line * 64, word);
+    /// Puts the f16 at the start of `bytes` as the f32 at the start of the header.
+    fn put_scale(&mut self, f16: u16) {
+        self.put_word(0, f16_to_f32(f16).to_bits());
+    }
+
+    /// Puts the low four bits of the codes of block `block`.
+    fn put_nibbles(&mut self, block: usize, codes: Groups) {
+        for line in 0..4 {
+            let word = codes[line] & FOUR_BITS | (codes[line + 4] & FOUR_BITS) << 4;
+            self.put_word(self.layout.block_offset(block) + line * LINE_BYTES, word);
+        }
+    }
+
+    /// Puts the low two bits of the codes of block `block` into the two lines at `offset` of it.
+    fn put_pairs(&mut self, block: usize, offset: usize, codes: Groups) {
+        for (line, codes) in codes.chunks_exact(4).enumerate() {
+            let pairs = codes.iter().enumerate();
+            let word = pairs.fold(0, |word, (s, code)| word | (code & TWO_BITS) << (2 * s));
+            self.put_word(self.layout.block_offset(block) + offset + line * LINE_BYTES, word);
+        }
+    }
+
+    /// Puts the lowest bits of the codes of block `block` into the line at `offset` of it.
+    fn put_bits(&mut self, block: usize, offset: usize, codes: Groups) {
+        let bits = codes.iter().enumerate();
+        let word = bits.fold(0, |word, (group, code)| word | (code & ONE_BIT) << group);
+        self.put_word(self.layout.block_offset(block) + offset, word);
+    }
+
+    /// Puts d, dmin, and 12 bytes of 6-bit scales and minimums.
+    fn put_six_bit_scales(&mut self, bytes: &[u8]) {
+        self.put_u16(0, u16_at(bytes, 0));
+        self.put_u16(MINIMUMS, u16_at(bytes, 2));
+        for (i, word) in six_bit_words(&bytes[4..16]).into_iter().enumerate() {
+            self.put_word(SUB_SCALES + i * LINE_BYTES, word);
         }
     }
 }
@@ -98,65 +160,111 @@ fn word_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
 }
 
-/// Four words from `offset`.
-fn words_at(bytes: &[u8], offset: usize) -> [u32; 4] {
-    std::array::from_fn(|i| word_at(bytes, offset + 4 * i))
+/// The 32 bytes from `offset`, each word shifted right: the codes of a block in its lowest bits.
+fn shifted(bytes: &[u8], offset: usize, shift: usize) -> Groups {
+    std::array::from_fn(|group| word_at(bytes, offset + 4 * group) >> shift)
+}
+
+/// The 16 bytes from `offset`: values 0..16 in the low nibbles, 16..32 in the high ones.
+fn halves(bytes: &[u8], offset: usize) -> Groups {
+    std::array::from_fn(|group| word_at(bytes, offset + 4 * (group % 4)) >> (4 * (group / 4)))
+}
+
+/// Block `block` of the bit pairs at `offset`: 32 bytes hold 4 blocks, one bit pair of all bytes after the other.
+fn bit_pairs(bytes: &[u8], offset: usize, block: usize) -> Groups {
+    shifted(bytes, offset + 32 * (block / 4), 2 * (block % 4))
+}
+
+/// Block `block` of the nibbles at `offset`: 32 bytes hold 2 blocks, all low nibbles before the high ones.
+fn nibble_pairs(bytes: &[u8], offset: usize, block: usize) -> Groups {
+    shifted(bytes, offset + 32 * (block / 2), 4 * (block % 2))
+}
+
+/// The bits of a word, a byte each.
+fn spread(bits: u32) -> Groups {
+    // The product has bit j of the four at bits j, j + 7, j + 14 and j + 21: 8j is one of them.
+    std::array::from_fn(|group| ((bits >> (4 * group) & 0xf) * 0x0020_4081) & ONE_BIT)
 }
 
 /// f16 scale, 32 signed quants.
 fn pack_q8_0(bytes: &[u8; 34], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 32, u16_at(bytes, 0));
     for group in 0..BLOCK_GROUPS {
-        let offset = slot.layout.block_offset(slot.block) + group * 64;
+        let offset = slot.layout.block_offset(slot.block) + group * LINE_BYTES;
         slot.put_word(offset, word_at(bytes, 2 + 4 * group) ^ 0x8080_8080);
     }
 }
 
-/// f16 scale, 16 bytes: values 0..16 in the low nibbles, 16..32 in the high ones.
+/// f16 scale, 16 bytes: values 0..16 in the low nibbles, 16..32 in the high ones. IQ4_NL, too.
 fn pack_q4_0(bytes: &[u8; 18], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 32, u16_at(bytes, 0));
-    slot.put_nibbles(slot.block, words_at(bytes, 2));
+    slot.put_nibbles(slot.block, halves(bytes, 2));
 }
 
 /// f16 scale, f16 minimum, nibbles as Q4_0.
 fn pack_q4_1(bytes: &[u8; 20], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 64, u16_at(bytes, 0));
     slot.put_u16(slot.block * 64 + MINIMUMS, u16_at(bytes, 2));
-    slot.put_nibbles(slot.block, words_at(bytes, 4));
+    slot.put_nibbles(slot.block, halves(bytes, 4));
 }
 
 /// f16 scale, the fifth bits of the 32 values in one word, nibbles as Q4_0.
 fn pack_q5_0(bytes: &[u8; 22], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 32, u16_at(bytes, 0));
-    slot.put_nibbles(slot.block, words_at(bytes, 6));
-    let high = word_at(bytes, 2);
-    let mut word = 0;
-    for group in 0..BLOCK_GROUPS {
-        // The product has bit j of the four at bits j, j + 7, j + 14 and j + 21: 8j is one of them.
-        let four = high >> (4 * group) & 0xf;
-        word |= ((four * 0x0020_4081) & 0x0101_0101) << group;
+    slot.put_nibbles(slot.block, halves(bytes, 6));
+    slot.put_bits(slot.block, AFTER_NIBBLES, spread(word_at(bytes, 2)));
+}
+
+/// f16 scale, f16 minimum, fifth bits and nibbles as Q5_0.
+fn pack_q5_1(bytes: &[u8; 24], mut slot: Slot<'_>) {
+    slot.put_u16(slot.block * 64, u16_at(bytes, 0));
+    slot.put_u16(slot.block * 64 + MINIMUMS, u16_at(bytes, 2));
+    slot.put_nibbles(slot.block, halves(bytes, 8));
+    slot.put_bits(slot.block, AFTER_NIBBLES, spread(word_at(bytes, 4)));
+}
+
+/// 16 bytes with a scale and a minimum of 4 bits, 64 bytes of bit pairs, f16 d, f16 dmin.
+fn pack_q2_k(bytes: &[u8; 84], mut slot: Slot<'_>) {
+    slot.put_u16(0, u16_at(bytes, 80));
+    slot.put_u16(MINIMUMS, u16_at(bytes, 82));
+    for (i, &scale) in bytes[..16].iter().enumerate() {
+        slot.put_byte(SUB_SCALES, i, scale);
     }
-    slot.put_word(slot.layout.block_offset(slot.block) + HIGH_BITS, word);
+    for block in 0..8 {
+        slot.put_pairs(block, 0, bit_pairs(bytes, 16, block));
+    }
+}
+
+/// 32 bytes of third bits, block `b` in bit `b`; 64 bytes of bit pairs; 16 scales of 6 bits around 32, their low nibbles
+/// in 8 bytes and their bit pairs in 4; f16 d.
+fn pack_q3_k(bytes: &[u8; 110], mut slot: Slot<'_>) {
+    slot.put_scale(u16_at(bytes, 108));
+    let (low, high) = (&bytes[96..104], &bytes[104..108]);
+    for i in 0..16 {
+        let scale = low[i % 8] >> (4 * (i / 8)) & 15 | (high[i % 4] >> (2 * (i / 4)) & 3) << 4;
+        slot.put_byte(SUB_SCALES, i, scale.wrapping_sub(32));
+    }
+    for block in 0..8 {
+        slot.put_pairs(block, 0, bit_pairs(bytes, 32, block));
+        slot.put_bits(block, AFTER_PAIRS, shifted(bytes, 0, block));
+    }
 }
 
 /// f16 d, f16 dmin, 12 bytes of 6-bit scales and minimums, 4 x 32 bytes: block `2c` in the low nibbles of chunk `c`,
 /// `2c + 1` in the high ones.
 fn pack_q4_k(bytes: &[u8; 144], mut slot: Slot<'_>) {
-    slot.put_u16(0, u16_at(bytes, 0));
-    slot.put_u16(MINIMUMS, u16_at(bytes, 2));
-    for (i, word) in six_bit_words(&bytes[4..16]).into_iter().enumerate() {
-        slot.put_word(SUB_SCALES + i * 64, word);
+    slot.put_six_bit_scales(&bytes[..16]);
+    for block in 0..8 {
+        slot.put_nibbles(block, nibble_pairs(bytes, 16, block));
     }
-    for chunk in 0..4 {
-        let (first, second) = (words_at(bytes, 16 + 32 * chunk), words_at(bytes, 32 + 32 * chunk));
-        slot.put_nibbles(
-            2 * chunk,
-            std::array::from_fn(|i| first[i] & NIBBLES | (second[i] & NIBBLES) << 4),
-        );
-        slot.put_nibbles(
-            2 * chunk + 1,
-            std::array::from_fn(|i| first[i] >> 4 & NIBBLES | second[i] & NIBBLES << 4),
-        );
+}
+
+/// As Q4_K, with 32 bytes of fifth bits before the nibbles, block `b` in bit `b`.
+fn pack_q5_k(bytes: &[u8; 176], mut slot: Slot<'_>) {
+    slot.put_six_bit_scales(&bytes[..16]);
+    for block in 0..8 {
+        slot.put_nibbles(block, nibble_pairs(bytes, 48, block));
+        slot.put_bits(block, AFTER_NIBBLES, shifted(bytes, 16, block));
     }
 }
 
@@ -185,26 +293,97 @@ fn six_bit_words(bytes: &[u8]) -> [u32; 3] {
 /// has its low bits in the low (`i < 2`) or high nibbles of 32 bytes, the first or second as `i` is even or odd, and
 /// its high bits in bit pair `i`.
 fn pack_q6_k(bytes: &[u8; 210], mut slot: Slot<'_>) {
-    slot.put_word(0, f16_to_f32(u16_at(bytes, 208)).to_bits());
+    slot.put_scale(u16_at(bytes, 208));
     for (i, &scale) in bytes[192..208].iter().enumerate() {
-        slot.record[SUB_SCALES + i * PANEL_ROWS + slot.lane] = scale;
+        slot.put_byte(SUB_SCALES, i, scale);
     }
     for block in 0..8 {
         let (half, i) = (block / 4, block % 4);
-        let low = 64 * half + 32 * (i % 2);
-        let shift = 4 * (i / 2);
-        let (first, second) = (words_at(bytes, low), words_at(bytes, low + 16));
-        slot.put_nibbles(
-            block,
-            std::array::from_fn(|j| first[j] >> shift & NIBBLES | (second[j] >> shift & NIBBLES) << 4),
+        slot.put_nibbles(block, shifted(bytes, 64 * half + 32 * (i % 2), 4 * (i / 2)));
+        slot.put_pairs(block, AFTER_NIBBLES, bit_pairs(bytes, 128, block));
+    }
+}
+
+/// An integer block, its quants as indices of `BITS` bits of the levels `L`.
+fn pack_integers<L: Levels, const BITS: usize>(bytes: &[u8; INTEGER_BLOCK_BYTES], mut slot: Slot<'_>) {
+    slot.put_word(0, word_at(bytes, 0));
+    for (i, &scale) in bytes[4..20].iter().enumerate() {
+        slot.put_byte(SUB_SCALES, i, scale);
+    }
+    for (block, quants) in bytes[20..].chunks_exact(BLOCK_VALUES).enumerate() {
+        let codes: Groups = std::array::from_fn(|group| {
+            u32::from_le_bytes(std::array::from_fn(|j| L::CODES[usize::from(quants[4 * group + j])]))
+        });
+        assert_eq!(
+            codes.iter().fold(0, |all, code| all | code) & !FOUR_BITS,
+            0,
+            "a quant that is no level"
         );
-        for line in 0..2 {
-            let pairs = words_at(bytes, 128 + 32 * half + 16 * line);
-            let mut word = 0;
-            for (group, pair) in pairs.into_iter().enumerate() {
-                word |= (pair >> (2 * i) & 0x0303_0303) << (2 * group);
-            }
-            slot.put_word(slot.layout.block_offset(block) + HIGH_BITS + line * 64, word);
+        if BITS == 4 {
+            slot.put_nibbles(block, codes);
+        } else {
+            slot.put_pairs(block, 0, codes);
+            slot.put_bits(block, AFTER_PAIRS, codes.map(|code| code >> 2));
         }
+    }
+}
+
+/// f16 d, a bit pair and 8 nibbles of each block's scale around 32, nibbles as Q4_0.
+fn pack_iq4_xs(bytes: &[u8; 136], mut slot: Slot<'_>) {
+    slot.put_scale(u16_at(bytes, 0));
+    let pairs = u16_at(bytes, 2);
+    for block in 0..8 {
+        let low = bytes[4 + block / 2] >> (4 * (block % 2)) & 15;
+        let scale = low | ((pairs >> (2 * block) & 3) << 4) as u8;
+        slot.put_byte(SUB_SCALES, block, scale.wrapping_sub(32));
+        slot.put_nibbles(block, halves(bytes, 8 + 16 * block));
+    }
+}
+
+/// 48 bytes of five base-3 digits and 4 of four, f16 d. The digits of a byte are those of the fraction of 256 that it is; 32, then 16,
+/// then 4 bytes take turns.
+fn pack_tq1_0(bytes: &[u8; 54], mut slot: Slot<'_>) {
+    slot.put_scale(u16_at(bytes, 52));
+    let mut digits = [0; 256];
+    let (first, rest) = digits.split_at_mut(160);
+    let (second, third) = rest.split_at_mut(80);
+    for (stored, digits) in [(&bytes[..32], first), (&bytes[32..48], second), (&bytes[48..52], third)] {
+        let mut power = 1_u8;
+        for digits in digits.chunks_exact_mut(stored.len()) {
+            for (digit, byte) in digits.iter_mut().zip(stored) {
+                *digit = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+            }
+            power = power.wrapping_mul(3);
+        }
+    }
+    for block in 0..8 {
+        slot.put_pairs(block, 0, shifted(&digits, 32 * block, 0));
+    }
+}
+
+/// 64 bytes of bit pairs, f16 d.
+fn pack_tq2_0(bytes: &[u8; 66], mut slot: Slot<'_>) {
+    slot.put_scale(u16_at(bytes, 64));
+    for block in 0..8 {
+        slot.put_pairs(block, 0, bit_pairs(bytes, 0, block));
+    }
+}
+
+/// E8M0 exponent, nibbles as Q4_0.
+fn pack_mxfp4(bytes: &[u8; 17], mut slot: Slot<'_>) {
+    slot.put_byte(0, slot.block, bytes[0]);
+    slot.put_nibbles(slot.block, halves(bytes, 1));
+}
+
+/// Four E4M3 scales whose sign bit is not used and whose largest means 0; for each, 8 bytes: values 0..8 in the low nibbles, 8..16 in
+/// the high ones.
+fn pack_nvfp4(bytes: &[u8; 36], mut slot: Slot<'_>) {
+    for (i, scale) in bytes[..4].iter().enumerate() {
+        slot.put_byte(0, i, if scale & 0x7f == 0x7f { 0 } else { scale & 0x7f });
+    }
+    for (block, quants) in bytes[4..].chunks_exact(16).enumerate() {
+        let codes =
+            std::array::from_fn(|group| word_at(quants, 8 * (group / 4) + 4 * (group % 2)) >> (4 * (group % 4 / 2)));
+        slot.put_nibbles(block, codes);
     }
 }

@@ -93,6 +93,9 @@ unsafe impl Simd for Avx2 {
         fn or(a: __m256i, b: __m256i) -> __m256i { _mm256_or_si256(a, b) }
         fn shl(v: __m256i, count: u32) -> __m256i { _mm256_sllv_epi32(v, _mm256_set1_epi32(count as i32)) }
         fn shr(v: __m256i, count: u32) -> __m256i { _mm256_srlv_epi32(v, _mm256_set1_epi32(count as i32)) }
+        fn lookup(table: &[u8; 16], indices: __m256i) -> __m256i {
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())), indices)
+        }
         fn to_f32(v: __m256i) -> __m256 { _mm256_cvtepi32_ps(v) }
         fn to_i32(v: __m256) -> __m256i { _mm256_cvtps_epi32(v) }
         fn to_bits(v: __m256) -> __m256i { _mm256_castps_si256(v) }

@@ -58,6 +58,9 @@ unsafe impl Simd for Avx512 {
         fn or(a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, b) }
         fn shl(v: __m512i, count: u32) -> __m512i { _mm512_sllv_epi32(v, _mm512_set1_epi32(count as i32)) }
         fn shr(v: __m512i, count: u32) -> __m512i { _mm512_srlv_epi32(v, _mm512_set1_epi32(count as i32)) }
+        fn lookup(table: &[u8; 16], indices: __m512i) -> __m512i {
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices)
+        }
         fn to_f32(v: __m512i) -> __m512 { _mm512_cvtepi32_ps(v) }
         fn to_i32(v: __m512) -> __m512i { _mm512_cvtps_epi32(v) }
         fn to_bits(v: __m512) -> __m512i { _mm512_castps_si512(v) }

@@ -109,6 +109,8 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn shl(v: Self::I32, count: u32) -> Self::I32;
     /// Shifts each lane right by `count` < 32 bits; zeros come in.
     unsafe fn shr(v: Self::I32, count: u32) -> Self::I32;
+    /// For each byte the byte of `table` at its index; all are below 16.
+    unsafe fn lookup(table: &[u8; 16], indices: Self::I32) -> Self::I32;
     /// The nearest f32; exact below 2^24.
     unsafe fn to_f32(v: Self::I32) -> Self::F32;
     /// The nearest integer, ties to even; `i32::MIN` for NaN and what i32 cannot hold.

@@ -90,6 +90,9 @@ unsafe impl Simd for Scalar {
         fn or(a: I32, b: I32) -> I32 { zip(a, b, |a, b| a | b) }
         fn shl(v: I32, count: u32) -> I32 { v.map(|x| x << count) }
         fn shr(v: I32, count: u32) -> I32 { v.map(|x| (x as u32 >> count) as i32) }
+        fn lookup(table: &[u8; 16], indices: I32) -> I32 {
+            indices.map(|four| i32::from_le_bytes(four.to_le_bytes().map(|i| table[usize::from(i & 15)])))
+        }
         fn to_f32(v: I32) -> F32 { v.map(|x| x as f32) }
         fn to_i32(v: F32) -> I32 { v.map(round_to_i32) }
         fn to_bits(v: F32) -> I32 { v.map(|x| x.to_bits() as i32) }

@@ -155,6 +155,11 @@ impl AllOperations {
             integers!(i, S::or(S::load_bytes(a.add(4 * i)), S::load_bytes(b.add(4 * i))));
             integers!(i, S::shl(S::load_bytes(a.add(4 * i)), 7));
             integers!(i, S::shr(S::load_bytes(a.add(4 * i)), 9));
+            let table = std::array::from_fn(|i| (i * i) as u8);
+            integers!(i, {
+                let indices = S::and(S::load_bytes(a.add(4 * i)), S::splat_i32(0x0f0f_0f0f));
+                S::lookup(&table, indices)
+            });
             integers!(i, S::to_bits(S::to_f32(S::load_bytes(a.add(4 * i)))));
             integers!(i, S::to_i32(S::load(a.add(4 * i).cast())));
             integers!(i, S::load_i8(b.add(i)));
