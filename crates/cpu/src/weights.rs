@@ -1,6 +1,8 @@
 //! A checkpoint's weights in memory: matrices repacked into panels of 16 rows in one huge-page buffer, vectors as f32.
 
 mod decode;
+mod mxfp4;
+mod rows;
 
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -8,12 +10,12 @@ use std::sync::Mutex;
 use goldcrest_format::{Checkpoint, DType, TensorInfo};
 use goldcrest_kernels::{PANEL_ROWS, PanelType};
 use goldcrest_model::plan::{MatrixId, Plan, VectorId};
-use goldcrest_model::spec::{Matrix, Rope, RowOrder, Storage, Vector, VectorMap};
+use goldcrest_model::spec::{Matrix, Rope, Storage, Vector, VectorMap};
 
 use crate::CpuError;
 use crate::buffer::HugeBuffer;
 use crate::pool::{Pool, Tiles};
-use decode::RowDecoder;
+use rows::{RowReader, RowSource};
 
 /// The panel type for weights of a file's type; `None`: they are decoded to f32.
 pub fn panel_type(dtype: DType) -> Option<PanelType> {
@@ -25,17 +27,32 @@ pub fn panel_type(dtype: DType) -> Option<PanelType> {
         DType::Q4_0 => PanelType::Q4_0,
         DType::Q4_1 => PanelType::Q4_1,
         DType::Q5_0 => PanelType::Q5_0,
+        DType::Q5_1 => PanelType::Q5_1,
+        DType::Q2_K => PanelType::Q2_K,
+        DType::Q3_K => PanelType::Q3_K,
         DType::Q4_K => PanelType::Q4_K,
+        DType::Q5_K => PanelType::Q5_K,
         DType::Q6_K => PanelType::Q6_K,
+        DType::IQ1_S | DType::IQ1_M => PanelType::IQ1,
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S => PanelType::IQ2,
+        DType::IQ3_XXS => PanelType::IQ3_XXS,
+        DType::IQ3_S => PanelType::IQ3_S,
+        DType::IQ4_NL => PanelType::IQ4_NL,
+        DType::IQ4_XS => PanelType::IQ4_XS,
+        DType::TQ1_0 => PanelType::TQ1_0,
+        DType::TQ2_0 => PanelType::TQ2_0,
+        DType::MXFP4 => PanelType::MXFP4,
+        DType::NVFP4 => PanelType::NVFP4,
         _ => return None,
     })
 }
 
-/// The panel type of a matrix whose rows are read as they are stored; `None`: its elements are decoded to f32.
+/// The panel type of a matrix whose elements are not decoded; `None`: they are.
 fn stored_panel_type(matrix: &Matrix) -> Option<PanelType> {
     match matrix.storage {
-        Storage::Rows if matrix.scales.is_none() => panel_type(matrix.dtype),
-        _ => None,
+        Storage::Columns { .. } => None,
+        _ if matrix.scales.is_some() => None,
+        _ => panel_type(matrix.dtype),
     }
 }
 
@@ -223,11 +240,11 @@ fn load_matrix(
     pool: &Pool,
 ) -> Result<(), CpuError> {
     let info = find(checkpoint, &matrix.tensor)?;
-    let decoder = RowDecoder::new(checkpoint, info, matrix)?;
+    let source = RowSource::new(checkpoint, info, matrix)?;
     let failed = Mutex::new(None);
     let tiles = Tiles::new(target, panels.panel_bytes, (1, panels.panel_bytes));
     pool.run(&|_| {
-        let mut rows = RowReader::new(checkpoint, info, matrix, &decoder);
+        let mut rows = RowReader::new(checkpoint, info, matrix, &source);
         while let Some(mut tile) = tiles.next() {
             let index = tile.rows().start;
             if let Err(error) = rows.pack_panel(panels, index, tile.row_mut(index)) {
@@ -240,87 +257,6 @@ fn load_matrix(
     match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         None => Ok(()),
         Some(error) => Err(error),
-    }
-}
-
-/// Reads 16 rows at a time in the order of the forward pass.
-struct RowReader<'a> {
-    checkpoint: &'a Checkpoint,
-    info: &'a TensorInfo,
-    matrix: &'a Matrix,
-    decoder: &'a RowDecoder<'a>,
-    /// 16 rows as the panel type wants them.
-    bytes: Vec<u8>,
-    /// One row as f32, for types without panels.
-    decoded: Vec<f32>,
-}
-
-impl<'a> RowReader<'a> {
-    fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix, decoder: &'a RowDecoder<'a>) -> Self {
-        RowReader {
-            checkpoint,
-            info,
-            matrix,
-            decoder,
-            bytes: Vec::new(),
-            decoded: Vec::new(),
-        }
-    }
-
-    fn pack_panel(&mut self, panels: &Panels, index: usize, target: &mut [u8]) -> Result<(), CpuError> {
-        let first = index * PANEL_ROWS;
-        let rows = PANEL_ROWS.min(panels.outputs - first);
-        let row_bytes = panels.panel_type.row_bytes(panels.k);
-        self.bytes.resize(rows * row_bytes, 0);
-        let read = if stored_panel_type(self.matrix).is_some() {
-            self.read_stored(first, rows, row_bytes)
-        } else {
-            self.read_decoded(first, rows, panels)
-        };
-        read.map_err(|source| CpuError::Weights {
-            tensor: self.matrix.tensor.clone(),
-            source: Box::new(source),
-        })?;
-        let slices: Vec<&[u8]> = self.bytes.chunks_exact(row_bytes).collect();
-        panels.panel_type.pack(&slices, panels.k, target);
-        Ok(())
-    }
-
-    fn read_stored(
-        &mut self,
-        first: usize,
-        rows: usize,
-        row_bytes: usize,
-    ) -> Result<(), goldcrest_format::FormatError> {
-        if self.matrix.order == RowOrder::Plain && self.matrix.rows.is_contiguous() {
-            let offset = self.matrix.source_row(first) as u64 * row_bytes as u64;
-            return self.checkpoint.read(self.info, offset, &mut self.bytes);
-        }
-        for i in 0..rows {
-            let offset = self.matrix.source_row(first + i) as u64 * row_bytes as u64;
-            self.checkpoint
-                .read(self.info, offset, &mut self.bytes[i * row_bytes..][..row_bytes])?;
-        }
-        Ok(())
-    }
-
-    fn read_decoded(
-        &mut self,
-        first: usize,
-        rows: usize,
-        panels: &Panels,
-    ) -> Result<(), goldcrest_format::FormatError> {
-        self.decoded.resize(panels.k, 0.0);
-        // The upper bytes of an f32 are its BF16.
-        let size = if panels.panel_type == PanelType::BF16 { 2 } else { 4 };
-        for i in 0..rows {
-            self.decoder.decode(first + i, &mut self.decoded)?;
-            let target = &mut self.bytes[i * panels.k * size..][..panels.k * size];
-            for (bytes, value) in target.chunks_exact_mut(size).zip(&self.decoded) {
-                bytes.copy_from_slice(&value.to_le_bytes()[4 - size..]);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -52,12 +52,6 @@ enum Stored {
         values: Vec<f32>,
         outputs: usize,
     },
-    /// Nibbles and exponents of the tensor's rows from `first_row` on.
-    Mxfp4 {
-        first_row: usize,
-        nibbles: Vec<u8>,
-        exponents: Vec<u8>,
-    },
 }
 
 impl<'a> RowDecoder<'a> {
@@ -67,7 +61,7 @@ impl<'a> RowDecoder<'a> {
             .map(|scales| Scales::load(checkpoint, info, scales))
             .transpose()?;
         let stored = match &matrix.storage {
-            Storage::Rows => Stored::Rows,
+            Storage::Rows | Storage::Mxfp4 { .. } => Stored::Rows,
             Storage::Columns { first_input } => {
                 let outputs = info.row_elements();
                 let mut values = vec![0.0; matrix.cols * outputs];
@@ -80,23 +74,6 @@ impl<'a> RowDecoder<'a> {
                     }
                 }
                 Stored::Columns { values, outputs }
-            }
-            Storage::Mxfp4 { scales } => {
-                // Those of one expert among many.
-                let rows = || (0..matrix.outputs()).map(|row| matrix.source_row(row));
-                let first_row = rows().min().unwrap_or(0);
-                let count = rows().max().map_or(0, |last| last + 1 - first_row);
-                let blocks = matrix.cols / 32;
-                Stored::Mxfp4 {
-                    first_row,
-                    nibbles: bytes(checkpoint, info, first_row * blocks * 16, count * blocks * 16)?,
-                    exponents: bytes(
-                        checkpoint,
-                        find(checkpoint, scales)?,
-                        first_row * blocks,
-                        count * blocks,
-                    )?,
-                }
             }
         };
         Ok(RowDecoder {
@@ -123,43 +100,12 @@ impl<'a> RowDecoder<'a> {
                     *x = row[source];
                 }
             }
-            Stored::Mxfp4 {
-                first_row,
-                nibbles,
-                exponents,
-            } => {
-                let blocks = out.len() / 32;
-                let row = source - first_row;
-                let nibbles = nibbles[row * blocks * 16..].chunks_exact(16);
-                let exponents = &exponents[row * blocks..][..blocks];
-                for (values, (nibbles, exponent)) in out.chunks_exact_mut(32).zip(nibbles.zip(exponents)) {
-                    // A power of two: exact.
-                    let scale = libm::ldexp(1.0, i32::from(*exponent) - 127) as f32;
-                    for (pair, byte) in values.chunks_exact_mut(2).zip(nibbles) {
-                        pair[0] = FP4[usize::from(byte & 15)] * scale;
-                        pair[1] = FP4[usize::from(byte >> 4)] * scale;
-                    }
-                }
-            }
         }
         Ok(())
     }
 }
 
-/// Values of the 4-bit floats of the OCP microscaling formats (E2M1), by their bits.
-const FP4: [f32; 16] = [
-    0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
-];
-
-fn bytes(checkpoint: &Checkpoint, info: &TensorInfo, offset: usize, count: usize) -> Result<Vec<u8>, CpuError> {
-    let mut bytes = vec![0; count];
-    checkpoint
-        .read(info, offset as u64, &mut bytes)
-        .map_err(|source| weights_error(info, source))?;
-    Ok(bytes)
-}
-
-fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
+pub(super) fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
     CpuError::Weights {
         tensor: info.name.clone(),
         source: Box::new(source),

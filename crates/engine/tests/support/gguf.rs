@@ -57,7 +57,9 @@ fn scale_offsets(dtype: DType) -> &'static [usize] {
         DType::Q3_K => &[108],
         DType::Q4_K | DType::Q5_K => &[0, 2],
         DType::Q6_K => &[208],
-        DType::IQ4_NL | DType::IQ4_XS => &[0],
+        DType::IQ4_NL | DType::IQ4_XS | DType::IQ3_XXS | DType::IQ3_S => &[0],
+        DType::IQ2_XXS | DType::IQ2_XS | DType::IQ2_S | DType::IQ1_S => &[0],
+        DType::TQ1_0 => &[52],
         DType::TQ2_0 => &[64],
         _ => panic!("{dtype} is not made of random blocks here"),
     }
@@ -77,8 +79,22 @@ fn set_scales(dtype: DType, bytes: &mut [u8], scale: f32) {
     let mut half = [0; 2];
     blocks::encode(DType::F16, &[scale], &mut half).unwrap();
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
-        for &offset in scale_offsets(dtype) {
-            block[offset..offset + 2].copy_from_slice(&half);
+        match dtype {
+            // The exponent.
+            DType::MXFP4 => block[0] = (scale.to_bits() >> 23) as u8,
+            // Exponent and three bits of mantissa, with a bias of 7.
+            DType::NVFP4 => block[..4].fill(((scale.to_bits() >> 20) - (127 - 7) * 8) as u8),
+            // A nibble in the top of each of four words.
+            DType::IQ1_M => {
+                for (i, nibble) in [half[0] << 4, half[0], half[1] << 4, half[1]].into_iter().enumerate() {
+                    block[49 + 2 * i] = block[49 + 2 * i] & 0x0f | nibble & 0xf0;
+                }
+            }
+            _ => {
+                for &offset in scale_offsets(dtype) {
+                    block[offset..offset + 2].copy_from_slice(&half);
+                }
+            }
         }
     }
 }

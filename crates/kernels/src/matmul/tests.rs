@@ -266,12 +266,12 @@ fn activation_types(panel_type: PanelType) -> impl Iterator<Item = ActivationTyp
 fn all_instruction_sets_equal_the_oracle_for_any_number_of_rows() {
     let mut random = Random::new(1);
     for panel_type in PanelType::ALL {
-        for rows in 1..=16 {
+        for rows in 1..=17 {
             let k = panel_type.block_values() * [1, 3][rows % 2];
             Case::new(
                 panel_type,
                 k,
-                [17 - rows, rows],
+                [PANEL_ROWS.min(18 - rows), rows],
                 (Weights::Ordinary, Inputs::Ordinary),
                 &mut random,
             )
