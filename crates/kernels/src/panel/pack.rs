@@ -351,7 +351,7 @@ fn pack_tq1_0(bytes: &[u8; 54], mut slot: Slot<'_>) {
         let mut power = 1_u8;
         for digits in digits.chunks_exact_mut(stored.len()) {
             for (digit, byte) in digits.iter_mut().zip(stored) {
-                *digit = (u16::from(byte.wrapping_mul(power)) * 3 >> 8) as u8;
+                *digit = ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8;
             }
             power = power.wrapping_mul(3);
         }
