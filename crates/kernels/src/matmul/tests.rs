@@ -120,7 +120,7 @@ fn weight_row(panel_type: PanelType, k: usize, weights: Weights, random: &mut Ra
 /// Makes bytes the scales and quants of an integer block.
 fn integer_quants(panel_type: PanelType, block: &mut [u8]) {
     let levels = levels(panel_type);
-    block[4..20].iter_mut().for_each(|scale| *scale = *scale % 32 | 1);
+    block[4..20].iter_mut().for_each(|scale| *scale = (*scale % 32) | 1);
     for quant in &mut block[20..] {
         *quant = levels[usize::from(*quant) % levels.len()] as u8;
     }
