@@ -32,10 +32,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn measure(kernels: Kernels, panel_type: PanelType, activation_type: ActivationType) {
-    // Bytes repeated from a small pattern: neither NaN nor infinite in any type.
-    let row: Vec<u8> = (0..panel_type.row_bytes(K))
-        .map(|i| [0x11, 0x2a, 0x35][i % 3])
-        .collect();
+    // Bytes repeated from a small pattern: neither NaN nor infinite in any type. Quants of integer blocks are of one level.
+    let pattern = match panel_type {
+        PanelType::IQ1 | PanelType::IQ3_S => [1; 3],
+        PanelType::IQ2 => [8; 3],
+        PanelType::IQ3_XXS => [2; 3],
+        _ => [0x11, 0x2a, 0x35],
+    };
+    let row: Vec<u8> = (0..panel_type.row_bytes(K)).map(|i| pattern[i % 3]).collect();
     let mut panel = vec![0; panel_type.panel_bytes(K)];
     panel_type.pack(&[row.as_slice(); PANEL_ROWS], K, &mut panel);
 
@@ -53,7 +57,7 @@ fn measure(kernels: Kernels, panel_type: PanelType, activation_type: ActivationT
 
     let per_nanosecond = |count: usize, elapsed: Duration| count as f64 / elapsed.as_nanos() as f64;
     println!(
-        "{:>6} {activation_type:?} {:>8.1} {:>8.1} {:>8.1}",
+        "{:>7} {activation_type:?} {:>8.1} {:>8.1} {:>8.1}",
         panel_type.to_string(),
         per_nanosecond(slices[0].len(), streamed),
         per_nanosecond(panel.len(), cached),
