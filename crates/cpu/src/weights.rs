@@ -50,9 +50,9 @@ pub fn panel_type(dtype: DType) -> Option<PanelType> {
 /// The panel type of a matrix whose elements are not decoded; `None`: they are.
 fn stored_panel_type(matrix: &Matrix) -> Option<PanelType> {
     match matrix.storage {
-        Storage::Columns { .. } => None,
-        _ if matrix.scales.is_some() => None,
-        _ => panel_type(matrix.dtype),
+        Storage::Mxfp4 { .. } => Some(PanelType::MXFP4),
+        Storage::Rows if matrix.scales.is_none() => panel_type(matrix.dtype),
+        Storage::Rows | Storage::Columns { .. } => None,
     }
 }
 

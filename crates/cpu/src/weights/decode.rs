@@ -61,6 +61,7 @@ impl<'a> RowDecoder<'a> {
             .map(|scales| Scales::load(checkpoint, info, scales))
             .transpose()?;
         let stored = match &matrix.storage {
+            // Rows of MXFP4 are not decoded, but packed as they are.
             Storage::Rows | Storage::Mxfp4 { .. } => Stored::Rows,
             Storage::Columns { first_input } => {
                 let outputs = info.row_elements();

@@ -15,6 +15,7 @@ pub enum RowSource<'a> {
     Stored,
     /// Blocks of the file are taken apart as integers.
     Integers,
+    /// Blocks are made of the nibbles and exponents of two tensors.
     Mxfp4(Mxfp4Rows),
     /// They are decoded to f32.
     Decoded(RowDecoder<'a>),
