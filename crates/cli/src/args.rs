@@ -452,7 +452,7 @@ fn positive() -> impl TypedValueParser<Value = usize> {
 }
 
 fn isa() -> impl TypedValueParser<Value = Isa> {
-    PossibleValuesParser::new(["scalar", "avx2", "avx512"]).try_map(|name| name.parse::<Isa>())
+    PossibleValuesParser::new(["scalar", "avx2", "avx512", "neon"]).try_map(|name| name.parse::<Isa>())
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {

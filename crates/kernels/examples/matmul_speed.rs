@@ -1,7 +1,7 @@
 //! Speed of the matrix kernels on one thread: GB/s of packed weights at one row, from memory and from the cache, and
 //! billions of operations a second (a multiply and an add are two) at 64 rows.
 //!
-//! `cargo run --release -p goldcrest-kernels --example matmul_speed [scalar|avx2|avx512]`
+//! `cargo run --release -p goldcrest-kernels --example matmul_speed [scalar|avx2|avx512|neon]`
 
 use std::time::{Duration, Instant};
 

@@ -6,6 +6,9 @@ use crate::vector::{Scalar, Simd};
 #[cfg(target_arch = "x86_64")]
 use crate::vector::{Avx2, Avx512};
 
+#[cfg(target_arch = "aarch64")]
+use crate::vector::Neon;
+
 /// The kernels of one instruction set that this machine is known to have. All operations are methods of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
@@ -54,6 +57,9 @@ impl Kernels {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { run_avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => unsafe { run_neon(kernel) },
             // SAFETY: `Scalar` is plain Rust.
             _ => unsafe { kernel.run::<Scalar>() },
         }
@@ -76,4 +82,13 @@ unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     // SAFETY: required of the caller.
     unsafe { kernel.run::<Avx512>() }
+}
+
+/// # Safety
+/// The machine has the features named.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn run_neon<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: required of the caller.
+    unsafe { kernel.run::<Neon>() }
 }

@@ -12,13 +12,15 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// AArch64 with NEON and the dot product instructions of ARMv8.2 (DotProd).
+    Neon,
 }
 
 /// Why an instruction set cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IsaError {
     /// The name is none of the known ones.
-    #[error("unknown instruction set '{name}': use scalar, avx2 or avx512")]
+    #[error("unknown instruction set '{name}': use scalar, avx2, avx512 or neon")]
     Unknown {
         /// The name as given.
         name: String,
@@ -32,8 +34,8 @@ pub enum IsaError {
 }
 
 impl Isa {
-    /// All instruction sets, slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    /// All instruction sets, those of an architecture slowest first.
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon];
 
     /// The fastest instruction set of this machine.
     pub fn best() -> Isa {
@@ -51,6 +53,7 @@ impl Isa {
             Isa::Scalar => true,
             Isa::Avx2 => has_avx2(),
             Isa::Avx512 => has_avx2() && has_avx512(),
+            Isa::Neon => has_neon(),
         }
     }
 }
@@ -79,12 +82,23 @@ fn has_avx512() -> bool {
     false
 }
 
+#[cfg(target_arch = "aarch64")]
+fn has_neon() -> bool {
+    std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod")
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+fn has_neon() -> bool {
+    false
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The only SIMD crate of Goldcrest: every operation that decides a bit of a result on the CPU.
 //!
 //! - `scalar`: the oracle. One plain function per operation, without blocking or lanes.
-//! - `vector`: a small trait over SIMD registers and its instances (plain Rust, AVX2, AVX-512).
+//! - `vector`: a small trait over SIMD registers and its instances (plain Rust, AVX2, AVX-512, NEON).
 //! - Every other module writes its algorithm once over that trait; [`Kernels`] runs it on the chosen [`Isa`].
 //!
 //! All instruction sets and the oracle give the same bits (NaNs count as one value); the tests compare them by

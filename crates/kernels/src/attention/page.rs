@@ -216,12 +216,13 @@ impl<E: Element, const R: usize> Kernel for Scores<'_, E, R> {
         assert!(self.panels.end * PANEL_POSITIONS <= SEGMENT_POSITIONS);
         assert!(self.keys.len() >= self.panels.end * self.layout.k_panel_bytes());
         for panel in self.panels.clone() {
-            // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 lanes.
+            // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 or of 4.
             unsafe {
-                if S::LANES < 16 && R <= 2 {
-                    self.panel::<S, 4>(panel);
-                } else {
-                    self.panel::<S, 2>(panel);
+                match (S::REGISTERS, S::LANES, R) {
+                    (32, 4, 1) => self.panel::<S, 8>(panel),
+                    (32, 4, _) => self.panel::<S, 4>(panel),
+                    (_, 4 | 8, 1 | 2) => self.panel::<S, 4>(panel),
+                    _ => self.panel::<S, 2>(panel),
                 }
             }
         }
@@ -356,7 +357,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
             while column < columns {
                 let left = columns - column;
                 let block = block.clone();
-                // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 lanes. Strips of more
+                // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 or of 4. Strips of more
                 // than 16 columns are whole blocks of 32 and begin with one, as all strips before them did.
                 column += unsafe {
                     match (S::LANES, R) {
@@ -368,6 +369,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
                         (16, _) => self.strip::<S, 1, false>(block, column, &scales),
                         (8, _) if E::is_high(column) => self.strip::<S, 2, true>(block, column, &scales),
                         (8, _) => self.strip::<S, 2, false>(block, column, &scales),
+                        (4, 1 | 2) if S::REGISTERS == 32 && left >= 32 => self.strip::<S, 8, false>(block, column, &scales),
                         _ if E::is_high(column) => self.strip::<S, 4, true>(block, column, &scales),
                         _ => self.strip::<S, 4, false>(block, column, &scales),
                     }

@@ -31,6 +31,7 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
     const SHAPE: TileShape = TileShape {
         rows_max_16: 8,
         rows_max_8: 4,
+        rows_max_4: 8,
         one_pass_rows_8: 4,
     };
 
@@ -59,6 +60,7 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
     const SHAPE: TileShape = TileShape {
         rows_max_16: 4,
         rows_max_8: 4,
+        rows_max_4: 4,
         one_pass_rows_8: 4,
     };
 

@@ -113,13 +113,16 @@ fn prefetches<S: Simd>(rows: usize) -> bool {
     S::LANES != 16 || rows > 2
 }
 
-/// The shape of a tile, chosen so that its sums and what is in flight fit the registers: 32 of 16 lanes, or 16 of 8.
+/// The shape of a tile, chosen so that its sums and what is in flight fit the registers: 32 of 16 lanes, 16 of 8, or 32
+/// of 4.
 #[derive(Clone, Copy)]
 struct TileShape {
     /// Most rows with registers of 16 lanes. More are split into equal tiles.
     rows_max_16: usize,
     /// As above, of 8 lanes.
     rows_max_8: usize,
+    /// As above, of 4 lanes.
+    rows_max_4: usize,
     /// Most rows with which registers of 8 lanes take all 16 outputs in one pass over the panel, not two.
     one_pass_rows_8: usize,
 }
@@ -130,6 +133,18 @@ impl TileShape {
         match S::LANES {
             16 => self.rows_max_16,
             8 => self.rows_max_8,
+            _ if S::REGISTERS == 0 => 1,
+            _ => self.rows_max_4,
+        }
+    }
+
+    /// Registers of outputs that a tile of `rows` takes in one pass over the panel.
+    const fn one_pass_registers<S: Simd>(self, rows: usize) -> usize {
+        match S::LANES {
+            8 if rows <= self.one_pass_rows_8 => 2,
+            // 16 sums, like 8 rows of 2 registers.
+            4 if S::REGISTERS == 32 && rows <= 4 => 4,
+            4 if S::REGISTERS == 32 => 2,
             _ => 1,
         }
     }
@@ -209,13 +224,12 @@ unsafe fn whole_panel<S: Simd, T: TileKernel, const R: usize>(operands: Operands
     }
     // SAFETY: required of the caller; the lanes are below 16 by the width of the registers.
     unsafe {
-        if const { S::LANES == 16 } {
-            T::tile::<S, R, 1>(operands, 0);
-        } else if const { S::LANES == 8 && R <= T::SHAPE.one_pass_rows_8 } {
-            T::tile::<S, R, 2>(operands, 0);
-        } else {
-            for lane in (0..PANEL_ROWS).step_by(S::LANES) {
-                T::tile::<S, R, 1>(operands, lane);
+        let registers = const { T::SHAPE.one_pass_registers::<S>(R) };
+        for lane in (0..PANEL_ROWS).step_by(registers * S::LANES) {
+            match registers {
+                4 => T::tile::<S, R, 4>(operands, lane),
+                2 => T::tile::<S, R, 2>(operands, lane),
+                _ => T::tile::<S, R, 1>(operands, lane),
             }
         }
     }

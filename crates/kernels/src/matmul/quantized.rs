@@ -72,6 +72,7 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
             DotWidth::Narrow(_) => 3,
             DotWidth::Wide => 4,
         },
+        rows_max_4: 8,
         one_pass_rows_8: 1,
     };
 

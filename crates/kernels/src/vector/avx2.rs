@@ -50,6 +50,7 @@ unsafe fn pack_i8(v: __m256i) -> __m128i {
 // SAFETY: every load and store below is of 8 lanes, or of the lanes selected by `first_lanes`.
 unsafe impl Simd for Avx2 {
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
     type F32 = __m256;
     type I32 = __m256i;
     type Mask = __m256;

@@ -16,6 +16,7 @@ fn first_lanes(count: usize) -> __mmask16 {
 // SAFETY: every load and store below is of 16 lanes, or of the lanes selected by `first_lanes`.
 unsafe impl Simd for Avx512 {
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
     type F32 = __m512;
     type I32 = __m512i;
     type Mask = __mmask16;

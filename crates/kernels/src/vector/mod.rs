@@ -7,6 +7,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,8 @@ mod tests;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 
 /// Registers of an instruction set with [`Self::LANES`] lanes of 32 bits.
@@ -26,6 +30,8 @@ pub(crate) use scalar::Scalar;
 pub(crate) unsafe trait Simd: Copy + 'static {
     /// Lanes of a register: a power of two, at most 16.
     const LANES: usize;
+    /// Registers that a kernel may fill with sums and what is in flight; 0 without SIMD.
+    const REGISTERS: usize;
 
     /// [`Self::LANES`] f32 values.
     type F32: Copy;

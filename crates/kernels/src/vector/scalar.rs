@@ -1,4 +1,4 @@
-//! 4 lanes of plain Rust, for machines without a better instance and to test the kernels' logic at a third width.
+//! 4 lanes of plain Rust, for machines without a better instance and to test the kernels' logic at 4 lanes on any machine.
 
 use super::{Simd, safe_methods, simd_methods};
 use crate::float16::{bf16_to_f32, f16_to_f32};
@@ -39,6 +39,7 @@ fn byte_dot(weights: i32, x: i32, weight: impl Fn(u8) -> i32) -> i32 {
 // SAFETY: every load and store below is of 4 lanes, or of the first `count`.
 unsafe impl Simd for Scalar {
     const LANES: usize = LANES;
+    const REGISTERS: usize = 0;
     type F32 = F32;
     type I32 = I32;
     type Mask = Mask;

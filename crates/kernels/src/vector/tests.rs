@@ -252,7 +252,7 @@ fn each_instruction_set_runs_its_own_instance() {
     let mut tested = Vec::new();
     for isa in Isa::available() {
         let lanes = match isa {
-            Isa::Scalar => 4,
+            Isa::Scalar | Isa::Neon => 4,
             Isa::Avx2 => 8,
             Isa::Avx512 => 16,
         };
