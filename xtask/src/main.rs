@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this repository.
 
+mod emulate;
 mod fixtures;
 mod synth;
 
@@ -10,6 +11,7 @@ const USAGE: &str = "\
 usage: cargo xtask fixtures [--dir DIR]   fetch the models that tests run on, checked by SHA-256
        cargo xtask test [ARGS...]         fetch them, then run all tests: cargo test --workspace ARGS
        cargo xtask synth CONFIG OUT.gguf  write a model of real shape with random weights (alone: its options)
+       cargo xtask emulate                run kernels and recorded logits on emulated AArch64 and x86-64 without AVX
 
 DIR is target/fixtures of this workspace, or GOLDCREST_FIXTURES where that is set.";
 
@@ -31,6 +33,7 @@ fn run(arguments: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
         ["fixtures", "--dir", folder] => fixtures::fetch_all(Path::new(folder))?,
         ["test", rest @ ..] => return test(rest),
         ["synth", rest @ ..] => synth::run(rest, &folder())?,
+        ["emulate"] => return Ok(exit_code(emulate::test(&cargo(), workspace())?)),
         _ => {
             eprintln!("{USAGE}");
             return Ok(ExitCode::from(2));
@@ -42,18 +45,21 @@ fn run(arguments: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
 fn test(arguments: &[&str]) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let folder = folder();
     fixtures::fetch_all(&folder)?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = Command::new(cargo());
     command
         .args(["test", "--workspace"])
         .args(arguments)
         .current_dir(workspace())
         .env("GOLDCREST_FIXTURES", folder);
-    Ok(if command.status()?.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(command.status()?.success()))
+}
+
+fn exit_code(success: bool) -> ExitCode {
+    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn cargo() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
 
 /// The folder of the fixtures.

@@ -369,7 +369,9 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
                         (16, _) => self.strip::<S, 1, false>(block, column, &scales),
                         (8, _) if E::is_high(column) => self.strip::<S, 2, true>(block, column, &scales),
                         (8, _) => self.strip::<S, 2, false>(block, column, &scales),
-                        (4, 1 | 2) if S::REGISTERS == 32 && left >= 32 => self.strip::<S, 8, false>(block, column, &scales),
+                        (4, 1 | 2) if S::REGISTERS == 32 && left >= 32 => {
+                            self.strip::<S, 8, false>(block, column, &scales)
+                        }
                         _ if E::is_high(column) => self.strip::<S, 4, true>(block, column, &scales),
                         _ => self.strip::<S, 4, false>(block, column, &scales),
                     }

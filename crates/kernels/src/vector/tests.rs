@@ -77,6 +77,7 @@ macro_rules! float_lanes {
 impl Kernel for AllOperations {
     type Output = Vec<[u32; 16]>;
 
+    #[inline(always)]
     unsafe fn run<S: Simd>(self) -> Vec<[u32; 16]> {
         let mut results = Results { words: Vec::new() };
         // SAFETY: `Kernels::run` calls this on a machine that has the instructions; all pointers are into 16 values at
