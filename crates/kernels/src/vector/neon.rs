@@ -55,6 +55,10 @@ unsafe impl Simd for Neon {
         fn splat_x16(x: f32) -> [float32x4_t; 4] { [vdupq_n_f32(x); 4] }
         fn load(from: *const f32) -> float32x4_t { vld1q_f32(from) }
         fn store(to: *mut f32, v: float32x4_t) { vst1q_f32(to, v) }
+        // In assembly, as the intrinsic is not stable.
+        fn prefetch(from: *const u8) {
+            asm!("prfm pldl1keep, [{from}]", from = in(reg) from, options(readonly, nostack, preserves_flags))
+        }
         fn load_first(from: *const f32, count: usize) -> float32x4_t {{
             let mut lanes = [0.0; LANES];
             for (i, lane) in lanes.iter_mut().enumerate().take(count) {
@@ -103,6 +107,9 @@ unsafe impl Simd for Neon {
         fn or(a: int32x4_t, b: int32x4_t) -> int32x4_t { vorrq_s32(a, b) }
         fn shl(v: int32x4_t, count: u32) -> int32x4_t { shift(v, count as i32) }
         fn shr(v: int32x4_t, count: u32) -> int32x4_t { shift(v, -(count as i32)) }
+        fn lookup(table: &[u8; 16], indices: int32x4_t) -> int32x4_t {
+            vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(table.as_ptr()), vreinterpretq_u8_s32(indices)))
+        }
         fn to_f32(v: int32x4_t) -> float32x4_t { vcvtq_f32_s32(v) }
         // The conversion gives 0 for NaN and the nearest i32 for what is too large or too small.
         fn to_i32(v: float32x4_t) -> int32x4_t {{
@@ -114,7 +121,7 @@ unsafe impl Simd for Neon {
         fn sum_i32(v: int32x4_t) -> i32 { vaddvq_s32(v) }
         fn largest_i32(v: int32x4_t) -> i32 { vmaxvq_s32(v) }
 
-        // Weights are below 64: the same bytes signed.
+        // Weights are below 128: the same bytes signed.
         fn narrow_dot(sum: int32x4_t, weights: int32x4_t, x: int32x4_t) -> int32x4_t { dot(sum, weights, x) }
         fn wide_start(_minus_128_sum: int32x4_t) -> int32x4_t { vdupq_n_s32(0) }
         fn wide_dot(sum: int32x4_t, weights: int32x4_t, x: int32x4_t) -> int32x4_t {
