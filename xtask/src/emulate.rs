@@ -20,8 +20,11 @@ const WESTMERE: [(&str, &str); 1] = [(
     "qemu-x86_64 -cpu Westmere",
 )];
 
+/// Names and values of variables for cargo.
+type Variables = &'static [(&'static str, &'static str)];
+
 /// What is run: the variables of the emulated processor and the arguments of `cargo test`.
-const RUNS: [(&[(&str, &str)], &[&str]); 3] = [
+const RUNS: [(Variables, &[&str]); 3] = [
     (
         &AARCH64,
         &[
