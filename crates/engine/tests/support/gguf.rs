@@ -1,9 +1,10 @@
 //! Writes a GGUF file anew with its matrices stored in other types, so that a small model exists in every type.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use goldcrest_format::gguf::{Array, Metadata, Value};
-use goldcrest_format::{Checkpoint, Config, DType, TensorInfo, blocks};
+use goldcrest_format::{AtomicFile, Checkpoint, Config, DType, TensorInfo, blocks};
 
 use super::Random;
 
@@ -124,7 +125,10 @@ fn write(source: &Checkpoint, name: &str, tensors: &[(&TensorInfo, DType, Vec<u8
     }
     file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&path, file).unwrap();
+    // Tests that run side by side write the same file and read it.
+    let mut out = AtomicFile::create(&path).unwrap();
+    out.write_all(&file).unwrap();
+    out.finish().unwrap();
     path
 }
 
