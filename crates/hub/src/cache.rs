@@ -14,6 +14,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::environment::Environment;
 
@@ -140,7 +141,7 @@ impl RepositoryCache {
         }
         let path = self.root.join("refs").join(revision);
         create_parent(&path)?;
-        let fresh = self.root.join(format!(".ref-{}.incomplete", std::process::id()));
+        let fresh = self.root.join(format!(".ref-{}.incomplete", own_name()));
         fs::write(&fresh, commit).map_err(CacheError::at("writing", &fresh))?;
         fs::rename(&fresh, &path).map_err(CacheError::at("renaming to", &path))
     }
@@ -188,6 +189,12 @@ impl RepositoryCache {
     }
 }
 
+/// A name that nothing else has, in this process or beside it.
+fn own_name() -> String {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Replaces whatever is at `pointer`, such as a link to an older blob.
 #[cfg(unix)]
 fn link(target: &Path, pointer: &Path) -> io::Result<()> {
@@ -195,7 +202,7 @@ fn link(target: &Path, pointer: &Path) -> io::Result<()> {
         return Ok(());
     }
     let mut fresh = pointer.as_os_str().to_owned();
-    fresh.push(format!(".{}.incomplete", std::process::id()));
+    fresh.push(format!(".{}.incomplete", own_name()));
     std::os::unix::fs::symlink(target, &fresh)?;
     fs::rename(&fresh, pointer)
 }
