@@ -9,9 +9,13 @@ use goldcrest_model::spec::{self, Gating};
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
 use super::matmul::{Weighted, activation_type, multiply, pack_groups};
-use super::products::tile_columns;
+use super::products::{each_pair, each_row, part, tile_columns};
 use crate::pool::{Part, SharedTiles};
 use crate::{Cpu, CpuError, Program};
+
+/// Places of an expert's inner buffers in a tile.
+const UP: usize = 0;
+const GATE: usize = 1;
 
 /// Most choices of a batch, unless one expert has more.
 const BATCH_CHOICES: usize = 512;
@@ -216,39 +220,31 @@ impl ExpertRun<'_> {
         let (cpu, packed) = (self.cpu, &*packed);
         let mut tiles = SharedTiles::new(cuts, width, tile_columns(width, cuts, cpu.threads()));
         up.resize(choices.len() * width, 0.0);
-        tiles.set(0, up);
+        tiles.set(UP, up);
         if let Gating::Gated { .. } = self.bank.gating {
             gate.resize(choices.len() * width, 0.0);
-            tiles.set(1, gate);
+            tiles.set(GATE, gate);
         }
         cpu.pool.run(&|_| {
-            while let Some([up, gate, ..]) = tiles.next() {
-                let Some(mut up) = up else { continue };
-                let expert = choices[up.rows().start].expert;
+            while let Some(mut tile) = tiles.next() {
+                let expert = choices[part(&mut tile, UP).rows().start].expert;
                 if expert >= self.bank.count {
                     continue;
                 }
-                self.multiply(&self.bank.up, expert, packed, &mut up);
-                match (&self.bank.gating, gate) {
-                    (
-                        Gating::Gated {
-                            activation,
-                            gate: linears,
-                        },
-                        Some(mut gate),
-                    ) => {
-                        self.multiply(linears, expert, packed, &mut gate);
+                self.multiply(&self.bank.up, expert, packed, part(&mut tile, UP));
+                match &self.bank.gating {
+                    Gating::Gated { activation, gate } => {
+                        self.multiply(gate, expert, packed, part(&mut tile, GATE));
                         let kind = gated_kernel(*activation);
-                        for row in gate.rows() {
-                            cpu.kernels.activate_gated(kind, gate.row_mut(row), up.row_mut(row));
-                        }
+                        each_pair(&mut tile, GATE, UP, |gate, up| {
+                            cpu.kernels.activate_gated(kind, gate, up)
+                        });
                     }
-                    (Gating::Ungated(activation), _) => {
-                        for row in up.rows() {
-                            cpu.kernels.activate(kernel(*activation), up.row_mut(row));
-                        }
+                    Gating::Ungated(activation) => {
+                        each_row(part(&mut tile, UP), |row| {
+                            cpu.kernels.activate(kernel(*activation), row)
+                        });
                     }
-                    (Gating::Gated { .. }, None) => unreachable!("set above"),
                 }
             }
         })?;

@@ -25,7 +25,8 @@ impl Call<'_, '_> {
             packed_of,
             ..
         } = &mut *self.scratch;
-        pack_rows(cpu, kind, &buffers[input.0][..rows * k], k, packed)?;
+        packed.reset(kind, rows, k);
+        pack_groups(cpu, &buffers[input.0][..rows * k], packed)?;
         *packed_of = Some((input, kind));
         Ok(())
     }
@@ -37,12 +38,6 @@ pub fn activation_type(activations: Activations) -> ActivationType {
         Activations::Q8 => ActivationType::Q8,
         Activations::F32 => ActivationType::F32,
     }
-}
-
-/// Packs `x`, rows of `k` values, on all threads where that pays.
-fn pack_rows(cpu: &Cpu, kind: ActivationType, x: &[f32], k: usize, packed: &mut Packed) -> Result<(), CpuError> {
-    packed.reset(kind, x.len().checked_div(k).unwrap_or(0), k);
-    pack_groups(cpu, x, packed)
 }
 
 /// Packs `x`, the rows that were made room for, on all threads where that pays.

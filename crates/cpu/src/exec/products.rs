@@ -109,16 +109,17 @@ fn run(cpu: &Cpu, program: &Program, packed: &Packed, op: &ColumnOp, tile: &mut 
     }
 }
 
-fn part<'t, 'a>(tile: &'t mut SharedTile<'a, f32>, place: usize) -> &'t mut Part<'a, f32> {
+/// A matrix of the tile, which has been set.
+pub fn part<'t, 'a>(tile: &'t mut SharedTile<'a, f32>, place: usize) -> &'t mut Part<'a, f32> {
     tile[place].as_mut().expect("every buffer of a group is set")
 }
 
-fn each_row(part: &mut Part<f32>, work: impl Fn(&mut [f32])) {
+pub fn each_row(part: &mut Part<f32>, work: impl Fn(&mut [f32])) {
     part.rows().for_each(|row| work(part.row_mut(row)));
 }
 
 /// The rows of one matrix, to be written, with those of another.
-fn each_pair(tile: &mut SharedTile<f32>, write: usize, read: usize, work: impl Fn(&mut [f32], &[f32])) {
+pub fn each_pair(tile: &mut SharedTile<f32>, write: usize, read: usize, work: impl Fn(&mut [f32], &[f32])) {
     if let Ok([Some(write), Some(read)]) = tile.get_disjoint_mut([write, read]) {
         for row in write.rows() {
             work(write.row_mut(row), read.row_mut(row));
