@@ -14,6 +14,7 @@ use crate::vector::Neon;
 pub struct Kernels {
     /// Private: a value exists only for an instruction set that was found on this machine.
     isa: Isa,
+    reads_ahead: bool,
 }
 
 /// An operation with its arguments, compiled once per instruction set by [`Kernels::run`].
@@ -32,7 +33,7 @@ impl Kernels {
     /// The kernels of `isa`, or [`IsaError::Unavailable`] if this machine lacks it.
     pub fn new(isa: Isa) -> Result<Kernels, IsaError> {
         if isa.is_available() {
-            Ok(Kernels { isa })
+            Ok(Kernels::of(isa))
         } else {
             Err(IsaError::Unavailable { isa })
         }
@@ -40,7 +41,20 @@ impl Kernels {
 
     /// The kernels of the fastest instruction set of this machine.
     pub fn best() -> Kernels {
-        Kernels { isa: Isa::best() }
+        Kernels::of(Isa::best())
+    }
+
+    /// Those of an instruction set that this machine has.
+    fn of(isa: Isa) -> Kernels {
+        Kernels {
+            isa,
+            reads_ahead: isa.reads_ahead(),
+        }
+    }
+
+    /// Whether streams of weights are read far enough ahead of one row's products without being asked for.
+    pub(crate) fn reads_ahead(self) -> bool {
+        self.reads_ahead
     }
 
     /// The instruction set of these kernels.

@@ -56,6 +56,12 @@ impl Isa {
             Isa::Neon => has_neon(),
         }
     }
+
+    /// Whether the processor reads a stream far enough ahead of these instructions by itself. Measured: at one row, asking for lines early
+    /// gives 10 to 65 % with 8 lanes on Zen 3 and 16 on Sapphire Rapids, and costs 10 to 30 % with 16 lanes on Zen 4.
+    pub(crate) fn reads_ahead(self) -> bool {
+        self == Isa::Avx512 && is_amd()
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -70,6 +76,20 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vnni")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_amd() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx]
+        .map(u32::to_le_bytes)
+        .as_flattened()
+        == b"AuthenticAMD"
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_amd() -> bool {
+    false
 }
 
 #[cfg(not(target_arch = "x86_64"))]

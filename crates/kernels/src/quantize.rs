@@ -8,10 +8,8 @@ use crate::vector::Simd;
 
 /// Most rows of a group: what a kernel multiplies with a panel at once.
 pub const GROUP_ROWS_MAX: usize = 8;
-/// Most rows whose products take no longer than reading the weights.
-const STREAMING_ROWS_MAX: usize = 16;
 
-/// Words per row of a block of 32 quantised activations. A block of a group of R rows is `[12][R]` words: 8 of four
+/// Words per row of a block of 32 quantised activations. A block of a group is `[12][interleaved]` words: 8 of four
 /// quants each, and those below.
 pub(crate) const BLOCK_WORDS: usize = 12;
 /// Index of the scale (f32).
@@ -22,6 +20,11 @@ pub(crate) const SCALED_SUM: usize = 9;
 pub(crate) const MINUS_SUM: usize = 10;
 /// Index of minus the sum of the first 16 quants (i32).
 pub(crate) const MINUS_FIRST_SUM: usize = 11;
+
+/// The rows that a group of `rows` interleaves: a power of two, so that kernels are made for few strides. What is more than the rows stays unread.
+pub(crate) const fn interleaved(rows: usize) -> usize {
+    rows.next_power_of_two()
+}
 
 /// The numbers that weights are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +51,17 @@ pub struct Activations {
     activation_type: ActivationType,
     rows: usize,
     k: usize,
-    /// First row and rows of each group.
-    group_rows: Vec<(usize, usize)>,
+    /// In the order of their rows.
+    groups: Vec<GroupPlace>,
     /// The groups one after the other; f32 values as their bits.
     words: Vec<u32>,
+}
+
+/// Where a group lies.
+#[derive(Debug)]
+struct GroupPlace {
+    rows: Range<usize>,
+    words: Range<usize>,
 }
 
 /// Rows `first_row ..` of some [`Activations`], interleaved.
@@ -61,7 +71,7 @@ pub struct ActivationGroup<'a> {
     first_row: usize,
     rows: usize,
     k: usize,
-    streams: bool,
+    is_first: bool,
     words: &'a [u32],
 }
 
@@ -81,7 +91,7 @@ impl Default for Activations {
             activation_type: ActivationType::F32,
             rows: 0,
             k: 0,
-            group_rows: Vec::new(),
+            groups: Vec::new(),
             words: Vec::new(),
         }
     }
@@ -113,15 +123,23 @@ impl Activations {
         let (Some(0), Some(&rows), true) = (cuts.first(), cuts.last(), cuts.is_sorted()) else {
             panic!("rows cut at {cuts:?}");
         };
-        self.group_rows.clear();
+        self.groups.clear();
+        let mut words = 0_usize;
         for (start, end) in cuts.iter().zip(&cuts[1..]) {
             let count = (end - start).div_ceil(GROUP_ROWS_MAX);
-            self.group_rows.extend((0..count).map(|i| {
+            for i in 0..count {
                 let (first_row, rows) = split_evenly(end - start, count, i);
-                (start + first_row, rows)
-            }));
+                let start = start + first_row;
+                let taken = activation_type.row_words(k).saturating_mul(interleaved(rows));
+                let end = words.saturating_add(taken);
+                self.groups.push(GroupPlace {
+                    rows: start..start + rows,
+                    words: words..end,
+                });
+                words = end;
+            }
         }
-        self.words.resize(activation_type.row_words(k).saturating_mul(rows), 0);
+        self.words.resize(words, 0);
         (self.activation_type, self.rows, self.k) = (activation_type, rows, k);
     }
 
@@ -153,36 +171,33 @@ impl Activations {
         self.groups_from(0..self.rows)
     }
 
-    /// Of the groups those whose first row is one of `rows`. If these are few, the first is taken to meet panels that still lie in memory.
+    /// Of the groups those whose first row is one of `rows`. The first is taken to meet panels that still lie in memory.
     pub fn groups_from(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
-        let few = rows.len() <= STREAMING_ROWS_MAX;
         let first = rows.start;
-        let row_words = self.activation_type.row_words(self.k);
-        let index = |row: usize| self.group_rows.partition_point(|(first_row, _)| *first_row < row);
-        self.group_rows[index(rows.start)..index(rows.end)]
+        let index = |row: usize| self.groups.partition_point(|group| group.rows.start < row);
+        self.groups[index(rows.start)..index(rows.end)]
             .iter()
-            .map(move |&(first_row, rows)| ActivationGroup {
+            .map(move |group| ActivationGroup {
                 activation_type: self.activation_type,
-                first_row,
-                rows,
+                first_row: group.rows.start,
+                rows: group.rows.len(),
                 k: self.k,
-                streams: few && first_row == first,
-                words: &self.words[first_row * row_words..][..rows * row_words],
+                is_first: group.rows.start == first,
+                words: &self.words[group.words.clone()],
             })
     }
 
     /// The groups in the order of their rows, to be packed.
     pub fn groups_mut(&mut self) -> impl ExactSizeIterator<Item = ActivationGroupMut<'_>> {
         let (activation_type, k) = (self.activation_type, self.k);
-        let row_words = activation_type.row_words(k);
         let mut rest = self.words.as_mut_slice();
-        self.group_rows.iter().map(move |&(first_row, rows)| {
-            let (words, after) = std::mem::take(&mut rest).split_at_mut(rows * row_words);
+        self.groups.iter().map(move |group| {
+            let (words, after) = std::mem::take(&mut rest).split_at_mut(group.words.len());
             rest = after;
             ActivationGroupMut {
                 activation_type,
-                first_row,
-                rows,
+                first_row: group.rows.start,
+                rows: group.rows.len(),
                 k,
                 words,
             }
@@ -217,12 +232,12 @@ impl<'a> ActivationGroup<'a> {
         self.k
     }
 
-    /// Whether the memory is what the product with a panel waits for.
-    pub fn streams(self) -> bool {
-        self.streams
+    /// Whether it is the first of the groups that meet a panel.
+    pub fn is_first(self) -> bool {
+        self.is_first
     }
 
-    /// The packed words: `[blocks][12][rows]` for 8-bit blocks, `[k][rows]` for f32.
+    /// The packed words: `[blocks][12][interleaved]` for 8-bit blocks, `[k][interleaved]` for f32.
     pub(crate) fn words(self) -> &'a [u32] {
         self.words
     }
@@ -263,10 +278,10 @@ impl ActivationGroupMut<'_> {
     }
 }
 
-/// `[rows][k]` to `[k][rows]`.
+/// `[rows][k]` to `[k][interleaved]`.
 fn interleave(x: &[f32], rows: usize, k: usize, words: &mut [u32]) {
     for (row, x) in x.chunks_exact(k.max(1)).enumerate() {
-        for (to, value) in words.chunks_exact_mut(rows).zip(x) {
+        for (to, value) in words.chunks_exact_mut(interleaved(rows)).zip(x) {
             to[row] = value.to_bits();
         }
     }
@@ -278,7 +293,7 @@ struct Quantize<'a> {
     x: &'a [f32],
     rows: usize,
     k: usize,
-    /// `[k / 32][12][rows]`.
+    /// `[k / 32][12][interleaved]`.
     words: &'a mut [u32],
 }
 
@@ -288,13 +303,14 @@ impl Kernel for Quantize<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Quantize { x, rows, k, words } = self;
+        let stride = interleaved(rows);
         for (row, x) in x.chunks_exact(k.max(1)).enumerate() {
             let (blocks, _) = x.as_chunks::<BLOCK_VALUES>();
-            for (block, to) in blocks.iter().zip(words.chunks_exact_mut(BLOCK_WORDS * rows)) {
+            for (block, to) in blocks.iter().zip(words.chunks_exact_mut(BLOCK_WORDS * stride)) {
                 // SAFETY: the caller says that the machine has the instruction set.
                 let block = unsafe { quantize_block::<S>(block) };
                 for (i, word) in block.into_iter().enumerate() {
-                    to[i * rows + row] = word;
+                    to[i * stride + row] = word;
                 }
             }
         }
@@ -382,12 +398,11 @@ mod tests {
             let (first_row, rows) = (group.first_row(), group.rows());
             group.pack(Kernels::best(), &values[first_row * 2..][..rows * 2]);
         }
-        let second: Vec<f32> = activations
-            .groups()
-            .nth(1)
-            .unwrap()
+        let second = activations.groups().nth(1).unwrap();
+        let second: Vec<f32> = second
             .words()
-            .iter()
+            .chunks_exact(interleaved(second.rows()))
+            .flat_map(|of_rows| &of_rows[..second.rows()])
             .map(|x| f32::from_bits(*x))
             .collect();
         assert_eq!(
@@ -401,7 +416,7 @@ mod tests {
         let mut activations = Activations::new();
         activations.pack(Kernels::best(), ActivationType::Q8, &[1.0; 256], 64);
         let before = activations.words.as_ptr();
-        activations.pack(Kernels::best(), ActivationType::F32, &[1.0; 96], 32);
+        activations.pack(Kernels::best(), ActivationType::F32, &[1.0; 64], 32);
         assert_eq!(activations.words.as_ptr(), before);
     }
 }

@@ -36,12 +36,12 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
     };
 
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
-        // SAFETY: required of the caller: the panel holds 16 values and `x` holds `x_rows` for each of `k`.
+    unsafe fn tile<S: Simd, const R: usize, const V: usize, const X: usize>(operands: Operands, lane: usize) {
+        // SAFETY: required of the caller: the panel holds 16 values and `x` holds `X` for each of `k`.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; V];
             for i in 0..operands.k {
-                let x = operands.x.add(i * operands.x_rows);
+                let x = operands.x.add(i * X);
                 let values = operands.panel.add(i * PANEL_ROWS * W::BYTES);
                 if i % (LINE_BYTES / W::BYTES / PANEL_ROWS) == 0 {
                     operands.prefetch::<S>(values, LINE_BYTES);
@@ -65,10 +65,10 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
     };
 
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
+    unsafe fn tile<S: Simd, const R: usize, const V: usize, const X: usize>(operands: Operands, lane: usize) {
         let layout = W::LAYOUT;
         // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them,
-        // and `x` holds `x_rows` values for each of `k`.
+        // and `x` holds `X` values for each of `k`.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; V];
             let mut record = operands.panel;
@@ -85,11 +85,11 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
                             let codes = W::Quants::codes::<S>(quants, lane + v * S::LANES, group);
                             let weights = lanes::decode::<S, W>(codes, &headers[v], block, group / (BLOCK_GROUPS / 2));
                             for (j, weight) in weights.into_iter().enumerate() {
-                                accumulate::<S, R>(&mut sums[v], weight, x.add((group * 4 + j) * operands.x_rows));
+                                accumulate::<S, R>(&mut sums[v], weight, x.add((group * 4 + j) * X));
                             }
                         }
                     }
-                    x = x.add(BLOCK_VALUES * operands.x_rows);
+                    x = x.add(BLOCK_VALUES * X);
                 }
                 record = record.add(layout.record_bytes());
                 blocks_left -= record_blocks;

@@ -16,15 +16,13 @@ pub(super) struct QuantizedTile<W>(PhantomData<W>);
 /// The order of a block's groups that loads each nibble line once.
 const NIBBLE_ORDER: [usize; BLOCK_GROUPS] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// A block of activations of the rows of a tile.
+/// A block of activations of the rows of a tile, `X` rows interleaved.
 #[derive(Clone, Copy)]
-struct ActivationBlock {
+struct ActivationBlock<const X: usize> {
     words: *const u32,
-    /// Rows interleaved.
-    rows: usize,
 }
 
-impl ActivationBlock {
+impl<const X: usize> ActivationBlock<X> {
     /// Word `i` of row `r` in every lane.
     ///
     /// # Safety
@@ -32,7 +30,7 @@ impl ActivationBlock {
     #[inline(always)]
     unsafe fn word<S: Simd>(self, i: usize, r: usize) -> S::I32 {
         // SAFETY: required of the caller.
-        unsafe { S::splat_i32(*self.words.add(i * self.rows + r) as i32) }
+        unsafe { S::splat_i32(*self.words.add(i * X + r) as i32) }
     }
 
     /// As [`Self::word`], an f32.
@@ -42,7 +40,7 @@ impl ActivationBlock {
     #[inline(always)]
     unsafe fn float<S: Simd>(self, i: usize, r: usize) -> S::F32 {
         // SAFETY: required of the caller.
-        unsafe { S::splat(f32::from_bits(*self.words.add(i * self.rows + r))) }
+        unsafe { S::splat(f32::from_bits(*self.words.add(i * X + r))) }
     }
 
     /// Minus the sum of the quants of half `half` of row `r`, in every lane.
@@ -77,17 +75,14 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
     };
 
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const V: usize>(operands: Operands, lane: usize) {
+    unsafe fn tile<S: Simd, const R: usize, const V: usize, const X: usize>(operands: Operands, lane: usize) {
         let layout = W::LAYOUT;
         // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them,
-        // and `x` holds as many blocks of `x_rows` rows.
+        // and `x` holds as many blocks of `X` rows.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; V];
             let mut record = operands.panel;
-            let mut x = ActivationBlock {
-                words: operands.x,
-                rows: operands.x_rows,
-            };
+            let mut x = ActivationBlock::<X> { words: operands.x };
             let mut blocks_left = operands.k / BLOCK_VALUES;
             while blocks_left > 0 {
                 let headers = headers::<S, W, V>(record, lane);
@@ -96,16 +91,16 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
                     let quants = record.add(layout.block_offset(block));
                     operands.prefetch::<S>(quants, layout.block_bytes);
                     for v in 0..V {
-                        let dots = integer_dots::<S, W, R>(quants, lane + v * S::LANES, x, &headers[v], block);
+                        let dots = integer_dots::<S, W, R, X>(quants, lane + v * S::LANES, x, &headers[v], block);
                         let scale = W::Scales::scale::<S>(&headers[v], block);
                         for (r, sum) in sums[v].iter_mut().enumerate() {
                             *sum = S::fma(dots[r], S::mul(scale, x.float::<S>(SCALE, r)), *sum);
                         }
                         if W::Scales::MINIMUMS {
-                            add_minimums::<S, W, R>(&mut sums[v], &headers[v], block, x);
+                            add_minimums::<S, W, R, X>(&mut sums[v], &headers[v], block, x);
                         }
                     }
-                    x.words = x.words.add(BLOCK_WORDS * x.rows);
+                    x.words = x.words.add(BLOCK_WORDS * X);
                 }
                 record = record.add(layout.record_bytes());
                 blocks_left -= record_blocks;
@@ -122,10 +117,10 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
 /// # Safety
 /// As [`TileKernel::tile`].
 #[inline(always)]
-unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
+unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize, const X: usize>(
     quants: *const u8,
     lane: usize,
-    x: ActivationBlock,
+    x: ActivationBlock<X>,
     header: &Header<S, W>,
     block: usize,
 ) -> [S::F32; R] {
@@ -134,8 +129,8 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
         let mut dots = [S::splat(0.0); R];
         if W::Scales::SUB_SCALES {
             for half in 0..2 {
-                let starts = half_starts::<S, W, R>(x, half);
-                let sums = group_dots::<S, W, R>(
+                let starts = half_starts::<S, W, R, X>(x, half);
+                let sums = group_dots::<S, W, R, X>(
                     quants,
                     lane,
                     x,
@@ -153,7 +148,7 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
                 }
             }
         } else {
-            let sums = group_dots::<S, W, R>(quants, lane, x, &NIBBLE_ORDER, starts::<S, W, R>(x));
+            let sums = group_dots::<S, W, R, X>(quants, lane, x, &NIBBLE_ORDER, starts::<S, W, R, X>(x));
             for r in 0..R {
                 dots[r] = S::to_f32(sums[r]);
             }
@@ -168,11 +163,11 @@ unsafe fn integer_dots<S: Simd, W: QuantizedPanel, const R: usize>(
 /// # Safety
 /// As [`TileKernel::tile`].
 #[inline(always)]
-unsafe fn add_minimums<S: Simd, W: QuantizedPanel, const R: usize>(
+unsafe fn add_minimums<S: Simd, W: QuantizedPanel, const R: usize, const X: usize>(
     sums: &mut [S::F32; R],
     header: &Header<S, W>,
     block: usize,
-    x: ActivationBlock,
+    x: ActivationBlock<X>,
 ) {
     // SAFETY: required of the caller.
     unsafe {
@@ -202,7 +197,7 @@ unsafe fn add_minimums<S: Simd, W: QuantizedPanel, const R: usize>(
 /// # Safety
 /// As [`TileKernel::tile`].
 #[inline(always)]
-unsafe fn starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationBlock) -> [S::I32; R] {
+unsafe fn starts<S: Simd, W: QuantizedPanel, const R: usize, const X: usize>(x: ActivationBlock<X>) -> [S::I32; R] {
     // SAFETY: required of the caller.
     unsafe {
         let mut starts = [S::splat_i32(0); R];
@@ -220,7 +215,10 @@ unsafe fn starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationBlock)
 /// # Safety
 /// As [`TileKernel::tile`].
 #[inline(always)]
-unsafe fn half_starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationBlock, half: usize) -> [S::I32; R] {
+unsafe fn half_starts<S: Simd, W: QuantizedPanel, const R: usize, const X: usize>(
+    x: ActivationBlock<X>,
+    half: usize,
+) -> [S::I32; R] {
     // SAFETY: required of the caller.
     unsafe {
         let mut starts = [S::splat_i32(0); R];
@@ -239,10 +237,10 @@ unsafe fn half_starts<S: Simd, W: QuantizedPanel, const R: usize>(x: ActivationB
 /// # Safety
 /// As [`TileKernel::tile`].
 #[inline(always)]
-unsafe fn group_dots<S: Simd, W: QuantizedPanel, const R: usize>(
+unsafe fn group_dots<S: Simd, W: QuantizedPanel, const R: usize, const X: usize>(
     quants: *const u8,
     lane: usize,
-    x: ActivationBlock,
+    x: ActivationBlock<X>,
     groups: &[usize],
     starts: [S::I32; R],
 ) -> [S::I32; R] {
