@@ -98,10 +98,11 @@ impl Index<'_> {
         let mut dots = [[0.0; SEGMENT_POSITIONS]; R];
         self.kernels.run(Scores::<K, R> {
             layout: self.layout,
-            keys: self.keys,
+            keys: &self.keys[panels.start * self.layout.k_panel_bytes()..],
             queries,
             panels,
-            scores: &mut dots,
+            scores: dots.each_mut(),
+            ahead: true,
             element: PhantomData,
         });
         for (dots, weight) in dots.iter().zip(weights) {
