@@ -4,7 +4,9 @@
 //! the ops. Results depend on none of the choices made here: threads, instruction set, rows of a call (ARCHITECTURE.md, "Numbers").
 
 pub mod buffer;
+mod cgroup;
 mod exec;
+mod memory;
 pub mod pool;
 pub mod probe;
 pub mod profile;

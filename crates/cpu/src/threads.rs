@@ -1,8 +1,9 @@
 //! How many threads to use: one a physical core that this process may run on, within its CPU quota.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::cgroup::{ReadFile, folders};
 use crate::pool::MAX_THREADS;
 
 /// The default number of threads: physical cores in the affinity mask, at most the cgroup's CPU quota rounded up, 1 to [`MAX_THREADS`].
@@ -34,9 +35,6 @@ fn allowed_cpus() -> Option<Vec<usize>> {
     None
 }
 
-/// Reads a small file, none if it is not there. A parameter, so that tests bring the files of other machines.
-type ReadFile<'a> = &'a dyn Fn(&Path) -> Option<String>;
-
 /// Number of physical cores to which `allowed` belong. A CPU whose siblings are not told counts as a core.
 fn physical_cores(allowed: &[usize], read: ReadFile) -> usize {
     let siblings = |cpu: &usize| {
@@ -51,55 +49,18 @@ fn physical_cores(allowed: &[usize], read: ReadFile) -> usize {
 
 /// The least CPU quota of the cgroups that hold this process, in whole CPUs rounded up; none without a limit.
 fn cpu_quota(read: ReadFile) -> Option<usize> {
-    let membership = read(Path::new("/proc/self/cgroup"))?;
-    let version_2 = version_2_path(&membership).into_iter().flat_map(|path| {
-        // With both versions mounted, version 2 lies in a folder of its own.
-        ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-            .into_iter()
-            .flat_map(move |mount| folders_up(mount, path))
-    });
-    let version_1 = version_1_path(&membership).into_iter().flat_map(|path| {
-        ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
-            .into_iter()
-            .flat_map(move |mount| folders_up(mount, path))
-    });
-    let quota_2 = version_2.filter_map(|folder| parse_cpu_max(&read(&folder.join("cpu.max"))?));
-    let quota_1 = version_1.filter_map(|folder| {
+    let folders = folders(read, "cpu", &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]);
+    let quota_2 = folders
+        .version_2
+        .iter()
+        .filter_map(|folder| parse_cpu_max(&read(&folder.join("cpu.max"))?));
+    let quota_1 = folders.version_1.iter().filter_map(|folder| {
         whole_cpus(
             read(&folder.join("cpu.cfs_quota_us"))?.trim(),
             read(&folder.join("cpu.cfs_period_us"))?.trim(),
         )
     });
     quota_2.chain(quota_1).min()
-}
-
-/// The cgroup's folder and all above it up to the mount point: a quota binds everything below. In a container the path may be that
-/// of the host, of which only the mount point exists.
-fn folders_up(mount: &str, cgroup: &str) -> Vec<PathBuf> {
-    let mount = Path::new(mount);
-    let folder = mount.join(cgroup.trim_start_matches('/'));
-    folder
-        .ancestors()
-        .take_while(|folder| folder.starts_with(mount))
-        .map(Path::to_owned)
-        .collect()
-}
-
-/// The path in the line `0::PATH` of `/proc/self/cgroup`.
-fn version_2_path(membership: &str) -> Option<&str> {
-    membership.lines().find_map(|line| line.strip_prefix("0::"))
-}
-
-/// The path in the line `ID:CONTROLLERS:PATH` of `/proc/self/cgroup` whose controllers include `cpu`.
-fn version_1_path(membership: &str) -> Option<&str> {
-    membership.lines().find_map(|line| {
-        let (_, line) = line.split_once(':')?;
-        let (controllers, path) = line.split_once(':')?;
-        controllers
-            .split(',')
-            .any(|controller| controller == "cpu")
-            .then_some(path)
-    })
 }
 
 /// The quota in `cpu.max`: `QUOTA PERIOD` in microseconds, QUOTA `max` for none.

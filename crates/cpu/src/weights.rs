@@ -1,21 +1,24 @@
 //! A checkpoint's weights in memory: matrices repacked into panels of 16 rows in one huge-page buffer, vectors as f32.
 
-mod decode;
+mod columns;
+mod load;
 mod mxfp4;
 mod rows;
+mod scales;
+#[cfg(test)]
+mod tests;
 
 use std::borrow::Cow;
-use std::sync::Mutex;
 
-use goldcrest_format::{Checkpoint, DType, TensorInfo};
+use goldcrest_format::blocks::BlockError;
+use goldcrest_format::{Checkpoint, DType, FormatError, TensorInfo};
 use goldcrest_kernels::{PANEL_ROWS, PanelType};
 use goldcrest_model::plan::{MatrixId, Plan, VectorId};
 use goldcrest_model::spec::{Matrix, Rope, Storage, Vector, VectorMap};
 
 use crate::CpuError;
 use crate::buffer::HugeBuffer;
-use crate::pool::{Pool, Tiles};
-use rows::{RowReader, RowSource};
+use crate::pool::Pool;
 
 /// The panel type for weights of a file's type; `None`: they are decoded to f32.
 pub fn panel_type(dtype: DType) -> Option<PanelType> {
@@ -153,9 +156,19 @@ impl Panels {
 
 impl Weights {
     pub fn load(plan: &Plan, checkpoint: &Checkpoint, pool: &Pool) -> Result<Weights, CpuError> {
+        let mut weights = Self::load_matrices(checkpoint, &plan.matrices, pool)?;
+        let vectors = plan.vectors.iter().map(|vector| load_vector(checkpoint, vector));
+        weights.vectors = vectors.collect::<Result<_, _>>()?;
+        let ropes = plan.ropes.iter().map(|rope| RopeTable::load(rope, checkpoint));
+        weights.ropes = ropes.collect::<Result<_, _>>()?;
+        Ok(weights)
+    }
+
+    /// Without vectors and ropes.
+    fn load_matrices(checkpoint: &Checkpoint, matrices: &[Matrix], pool: &Pool) -> Result<Weights, CpuError> {
         let mut bytes = 0_usize;
-        let mut matrices = Vec::with_capacity(plan.matrices.len());
-        for matrix in &plan.matrices {
+        let mut places = Vec::with_capacity(matrices.len());
+        for matrix in matrices {
             let panel_type = loaded_panel_type(matrix);
             let panel_bytes = panel_type.panel_bytes(matrix.cols);
             let panels = Panels {
@@ -167,25 +180,15 @@ impl Weights {
             };
             // Saturated, so that a size beyond the address space is refused by the allocation.
             bytes = bytes.saturating_add(panels.count().saturating_mul(panel_bytes));
-            matrices.push(panels);
+            places.push(panels);
         }
-        let mut buffer = HugeBuffer::zeroed(bytes)?;
-        for (matrix, panels) in plan.matrices.iter().zip(&matrices) {
-            let target = &mut buffer[panels.start..][..panels.count() * panels.panel_bytes];
-            load_matrix(checkpoint, matrix, panels, target, pool)?;
-        }
-        let vectors = plan
-            .vectors
-            .iter()
-            .map(|vector| load_vector(checkpoint, vector))
-            .collect::<Result<_, _>>()?;
-        let ropes = plan.ropes.iter().map(|rope| RopeTable::load(rope, checkpoint));
-        let ropes = ropes.collect::<Result<_, _>>()?;
+        let mut panels = HugeBuffer::zeroed(bytes)?;
+        load::load_matrices(checkpoint, matrices, &places, &mut panels, pool)?;
         Ok(Weights {
-            panels: buffer,
-            matrices,
-            vectors,
-            ropes,
+            panels,
+            matrices: places,
+            vectors: Vec::new(),
+            ropes: Vec::new(),
         })
     }
 
@@ -219,45 +222,30 @@ impl Weights {
 }
 
 pub(crate) fn decode(checkpoint: &Checkpoint, info: &TensorInfo, out: &mut [f32]) -> Result<(), CpuError> {
-    checkpoint.decode(info, out).map_err(|source| CpuError::Weights {
+    checkpoint
+        .decode(info, out)
+        .map_err(|source| weights_error(info, source))
+}
+
+fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
+    CpuError::Weights {
         tensor: info.name.clone(),
         source: Box::new(source),
-    })
+    }
+}
+
+fn decode_error(info: &TensorInfo, error: BlockError) -> FormatError {
+    FormatError::Decode {
+        name: info.name.clone(),
+        offset: info.offset,
+        error,
+    }
 }
 
 pub(crate) fn find<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> Result<&'a TensorInfo, CpuError> {
     checkpoint.tensor(tensor).ok_or_else(|| CpuError::MissingTensor {
         tensor: tensor.to_string(),
     })
-}
-
-/// Reads and packs a matrix, the threads taking panels one after another.
-fn load_matrix(
-    checkpoint: &Checkpoint,
-    matrix: &Matrix,
-    panels: &Panels,
-    target: &mut [u8],
-    pool: &Pool,
-) -> Result<(), CpuError> {
-    let info = find(checkpoint, &matrix.tensor)?;
-    let source = RowSource::new(checkpoint, info, matrix)?;
-    let failed = Mutex::new(None);
-    let tiles = Tiles::new(target, panels.panel_bytes, (1, panels.panel_bytes));
-    pool.run(&|_| {
-        let mut rows = RowReader::new(checkpoint, info, matrix, &source);
-        while let Some(mut tile) = tiles.next() {
-            let index = tile.rows().start;
-            if let Err(error) = rows.pack_panel(panels, index, tile.row_mut(index)) {
-                let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                failed.get_or_insert(error);
-                return;
-            }
-        }
-    })?;
-    match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        None => Ok(()),
-        Some(error) => Err(error),
-    }
 }
 
 fn load_vector(checkpoint: &Checkpoint, vector: &Vector) -> Result<Vec<f32>, CpuError> {

@@ -335,6 +335,13 @@ impl Checkpoint {
         }
     }
 
+    /// Tells the system that the file's pages with a tensor's data need not be kept: see [`Source::forget_pages`].
+    pub fn forget_pages(&self, tensor: &TensorInfo) {
+        if let Some(source) = self.sources.get(tensor.source) {
+            source.forget_pages(tensor.offset, tensor.bytes);
+        }
+    }
+
     /// Decodes a whole tensor; `out` must have as many elements.
     pub fn decode(&self, tensor: &TensorInfo, out: &mut [f32]) -> Result<(), FormatError> {
         let wanted = tensor.elements();

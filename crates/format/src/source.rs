@@ -126,7 +126,27 @@ impl Source {
             error,
         })
     }
+
+    /// Tells the system that the pages which it keeps of a range are of no more use. Reading them again reads the disk.
+    pub fn forget_pages(&self, offset: u64, bytes: u64) {
+        if let Backing::File(file) = &self.backing {
+            forget(file, offset, bytes);
+        }
+    }
 }
+
+#[cfg(target_os = "linux")]
+fn forget(file: &File, offset: u64, bytes: u64) {
+    use rustix::fs::{Advice, fadvise};
+
+    // A length of zero would mean all of the file. The advice is a courtesy: where it is refused, the system finds out by itself.
+    if let Some(bytes) = std::num::NonZeroU64::new(bytes) {
+        let _ = fadvise(file, offset, Some(bytes), Advice::DontNeed);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn forget(_: &File, _: u64, _: u64) {}
 
 #[cfg(test)]
 mod tests {

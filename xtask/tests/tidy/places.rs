@@ -96,7 +96,7 @@ pub(crate) const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("minijinja", &["crates/text/src/template"]),
     ("minijinja_contrib", &["crates/text/src/template"]),
     ("miniz_oxide", &["crates/hub/src/wheel"]),
-    ("rustix", &["crates/cpu/src/"]),
+    ("rustix", &["crates/cpu/src/", "crates/format/src/source.rs"]),
     ("rustls_graviola", &["crates/hub/src/tls.rs"]),
     ("rustls_native_certs", &["crates/hub/src/tls.rs"]),
     ("rustyline", &["crates/cli/src/"]),

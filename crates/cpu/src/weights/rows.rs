@@ -1,138 +1,161 @@
-//! Rows of a matrix, 16 at a time, into panels.
+//! Rows of a tensor that are rows of a matrix, 16 at a time into a panel.
+
+use std::ops::Range;
 
 use goldcrest_format::{Checkpoint, FormatError, TensorInfo, blocks};
-use goldcrest_kernels::{PANEL_ROWS, PanelType};
-use goldcrest_model::spec::{Matrix, RowOrder, Storage};
+use goldcrest_kernels::PANEL_ROWS;
+use goldcrest_model::spec::{Matrix, Storage};
 
-use super::decode::RowDecoder;
-use super::mxfp4::Mxfp4Rows;
-use super::{Panels, stored_panel_type};
+use super::load::{Buffers, outputs_of, put_float, room};
+use super::scales::Scales;
+use super::{Panels, decode_error, find, mxfp4, stored_panel_type};
 use crate::CpuError;
 
-/// How rows are made what their panel is packed from.
-pub enum RowSource<'a> {
-    /// They are, as the file has them.
-    Stored,
-    /// Blocks of the file are taken apart as integers.
-    Integers,
-    /// Blocks are made of the nibbles and exponents of two tensors.
-    Mxfp4(Mxfp4Rows),
-    /// They are decoded to f32.
-    Decoded(RowDecoder<'a>),
-}
-
-impl<'a> RowSource<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
-        Ok(match (&matrix.storage, stored_panel_type(matrix)) {
-            (Storage::Mxfp4 { scales }, _) => RowSource::Mxfp4(Mxfp4Rows::load(checkpoint, info, matrix, scales)?),
-            (_, Some(panel_type)) if panel_type.takes_integers() => RowSource::Integers,
-            (_, Some(_)) => RowSource::Stored,
-            (_, None) => RowSource::Decoded(RowDecoder::new(checkpoint, info, matrix)?),
-        })
-    }
-}
-
-/// Reads 16 rows at a time in the order of the forward pass.
-pub struct RowReader<'a> {
+/// Rows in the order of the forward pass.
+pub struct RowSource<'a> {
     checkpoint: &'a Checkpoint,
     info: &'a TensorInfo,
     matrix: &'a Matrix,
-    source: &'a RowSource<'a>,
-    /// 16 rows as the panel type wants them.
-    bytes: Vec<u8>,
-    /// 16 rows as the file has them, where that differs.
-    stored: Vec<u8>,
-    /// One row as f32, for types without panels.
-    decoded: Vec<f32>,
+    making: Making<'a>,
 }
 
-impl<'a> RowReader<'a> {
-    pub fn new(
-        checkpoint: &'a Checkpoint,
-        info: &'a TensorInfo,
-        matrix: &'a Matrix,
-        source: &'a RowSource<'a>,
-    ) -> Self {
-        RowReader {
+/// How stored rows become what a panel is packed from.
+enum Making<'a> {
+    /// They are that.
+    Nothing,
+    /// Blocks are taken apart as integers.
+    Integers,
+    /// Blocks are made of nibbles and of the exponents in another tensor.
+    Mxfp4 { exponents: &'a TensorInfo },
+    /// They are decoded to f32.
+    Decoded { scales: Option<Scales> },
+}
+
+/// Rows of one panel; the last panel may have fewer than 16.
+type PanelRows<'a> = [&'a [u8]; PANEL_ROWS];
+
+impl<'a> RowSource<'a> {
+    pub fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
+        let making = match (&matrix.storage, stored_panel_type(matrix)) {
+            (Storage::Mxfp4 { scales }, _) => Making::Mxfp4 {
+                exponents: find(checkpoint, scales)?,
+            },
+            (_, Some(panel_type)) if panel_type.takes_integers() => Making::Integers,
+            (_, Some(_)) => Making::Nothing,
+            (_, None) => Making::Decoded {
+                scales: Scales::load(checkpoint, info, matrix)?,
+            },
+        };
+        Ok(RowSource {
             checkpoint,
             info,
             matrix,
-            source,
-            bytes: Vec::new(),
-            stored: Vec::new(),
-            decoded: Vec::new(),
+            making,
+        })
+    }
+
+    /// Reads the rows of panel `index` and packs them into `target`.
+    pub fn pack(
+        &self,
+        panels: &Panels,
+        index: usize,
+        target: &mut [u8],
+        buffers: &mut Buffers,
+    ) -> Result<(), FormatError> {
+        let Panels { panel_type, k, .. } = *panels;
+        let outputs = outputs_of(panels, index..index + 1);
+        let count = outputs.len();
+        let stored = self.read(
+            self.info,
+            self.stored_row_bytes(k),
+            outputs.clone(),
+            &mut buffers.stored,
+        )?;
+        let stored = &stored[..count];
+        if matches!(self.making, Making::Nothing) {
+            panel_type.pack(stored, k, target);
+            return Ok(());
         }
-    }
-
-    pub fn pack_panel(&mut self, panels: &Panels, index: usize, target: &mut [u8]) -> Result<(), CpuError> {
-        let first = index * PANEL_ROWS;
-        let rows = PANEL_ROWS.min(panels.outputs - first);
-        let row_bytes = panels.panel_type.row_bytes(panels.k);
-        self.bytes.resize(rows * row_bytes, 0);
-        self.read(first, panels).map_err(|source| CpuError::Weights {
-            tensor: self.matrix.tensor.clone(),
-            source: Box::new(source),
-        })?;
-        let slices: Vec<&[u8]> = self.bytes.chunks_exact(row_bytes).collect();
-        panels.panel_type.pack(&slices, panels.k, target);
-        Ok(())
-    }
-
-    /// Fills `bytes`, whole rows from row `first` of the matrix.
-    fn read(&mut self, first: usize, panels: &Panels) -> Result<(), FormatError> {
-        let row_bytes = panels.panel_type.row_bytes(panels.k);
-        match self.source {
-            RowSource::Stored => {
-                let mut bytes = std::mem::take(&mut self.bytes);
-                let read = self.read_stored(first, row_bytes, &mut bytes);
-                self.bytes = bytes;
-                read
-            }
-            RowSource::Integers => self.read_integers(first, panels),
-            RowSource::Mxfp4(stored) => {
-                for (i, blocks) in self.bytes.chunks_exact_mut(row_bytes).enumerate() {
-                    stored.blocks(self.matrix.source_row(first + i), blocks);
+        let row_bytes = panel_type.row_bytes(k);
+        let made = room(&mut buffers.rows, count * row_bytes);
+        let pairs = stored.iter().zip(made.chunks_exact_mut(row_bytes));
+        match &self.making {
+            Making::Nothing => {}
+            Making::Integers => {
+                for (stored, made) in pairs {
+                    self.take_apart(stored, made, panel_type.block_bytes())?;
                 }
-                Ok(())
             }
-            RowSource::Decoded(decoder) => {
-                // The upper bytes of an f32 are its BF16.
-                let size = if panels.panel_type == PanelType::BF16 { 2 } else { 4 };
-                self.decoded.resize(panels.k, 0.0);
-                for (i, row) in self.bytes.chunks_exact_mut(row_bytes).enumerate() {
-                    decoder.decode(first + i, &mut self.decoded)?;
-                    for (bytes, value) in row.chunks_exact_mut(size).zip(&self.decoded) {
-                        bytes.copy_from_slice(&value.to_le_bytes()[4 - size..]);
+            Making::Mxfp4 { exponents } => {
+                let row_blocks = k / mxfp4::BLOCK_VALUES;
+                let exponents = self.read(exponents, row_blocks, outputs, &mut buffers.exponents)?;
+                for ((nibbles, made), exponents) in pairs.zip(exponents) {
+                    mxfp4::blocks(exponents, nibbles, made);
+                }
+            }
+            Making::Decoded { scales } => {
+                let decoded = room(&mut buffers.decoded, k);
+                for ((stored, made), output) in pairs.zip(outputs) {
+                    blocks::decode(self.matrix.dtype, stored, decoded)
+                        .map_err(|error| decode_error(self.info, error))?;
+                    if let Some(scales) = scales {
+                        scales.apply(self.matrix.source_row(output), 0, decoded);
+                    }
+                    for (bytes, value) in made.chunks_exact_mut(row_bytes / k).zip(&*decoded) {
+                        put_float(*value, bytes);
                     }
                 }
-                Ok(())
             }
         }
-    }
-
-    fn read_stored(&self, first: usize, row_bytes: usize, out: &mut [u8]) -> Result<(), FormatError> {
-        let offset = |row| self.matrix.source_row(row) as u64 * row_bytes as u64;
-        if self.matrix.order == RowOrder::Plain && self.matrix.rows.is_contiguous() {
-            return self.checkpoint.read(self.info, offset(first), out);
-        }
-        for (i, row) in out.chunks_exact_mut(row_bytes).enumerate() {
-            self.checkpoint.read(self.info, offset(first + i), row)?;
-        }
+        let mut rows: PanelRows = Default::default();
+        rows.iter_mut()
+            .zip(made.chunks_exact(row_bytes))
+            .for_each(|(row, made)| *row = made);
+        panel_type.pack(&rows[..count], k, target);
         Ok(())
     }
 
-    /// The blocks of a row as [`PanelType`] describes integer blocks.
-    fn read_integers(&mut self, first: usize, panels: &Panels) -> Result<(), FormatError> {
-        let dtype = self.matrix.dtype;
-        let stored_row_bytes = panels.k / dtype.block_elements() * dtype.block_bytes();
-        let rows = self.bytes.len() / panels.panel_type.row_bytes(panels.k);
-        let mut stored = std::mem::take(&mut self.stored);
-        stored.resize(rows * stored_row_bytes, 0);
-        let read = self.read_stored(first, stored_row_bytes, &mut stored);
-        self.stored = stored;
-        read?;
-        let mut targets = self.bytes.chunks_exact_mut(panels.panel_type.block_bytes());
-        let taken = blocks::integers(dtype, &self.stored, |block| {
+    fn stored_row_bytes(&self, k: usize) -> usize {
+        match self.making {
+            Making::Mxfp4 { .. } => k / mxfp4::BLOCK_VALUES * mxfp4::NIBBLE_BYTES,
+            _ => k / self.matrix.dtype.block_elements() * self.matrix.dtype.block_bytes(),
+        }
+    }
+
+    /// The rows of `tensor` that hold at most 16 outputs. Those that lie near each other, as pairs of a rotation do, are read at once.
+    fn read<'b>(
+        &self,
+        tensor: &TensorInfo,
+        row_bytes: usize,
+        outputs: Range<usize>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<PanelRows<'b>, FormatError> {
+        let sources = outputs.clone().map(|output| self.matrix.source_row(output));
+        let first = sources.clone().min().unwrap_or(0);
+        let stretch = sources.clone().max().map_or(0, |last| last + 1 - first);
+        let is_near = stretch <= 2 * PANEL_ROWS;
+        let offset = |row: usize| row as u64 * row_bytes as u64;
+        let bytes = room(buffer, if is_near { stretch } else { outputs.len() } * row_bytes);
+        if is_near {
+            self.checkpoint.read(tensor, offset(first), bytes)?;
+        } else {
+            for (row, source) in bytes.chunks_exact_mut(row_bytes).zip(sources.clone()) {
+                self.checkpoint.read(tensor, offset(source), row)?;
+            }
+        }
+        let bytes = &*bytes;
+        let mut rows = PanelRows::default();
+        for ((i, row), source) in rows.iter_mut().enumerate().zip(sources) {
+            let place = if is_near { source - first } else { i };
+            *row = &bytes[place * row_bytes..][..row_bytes];
+        }
+        Ok(rows)
+    }
+
+    /// The blocks of a row as [`goldcrest_kernels::PanelType`] describes integer blocks, each of `block_bytes`.
+    fn take_apart(&self, stored: &[u8], made: &mut [u8], block_bytes: usize) -> Result<(), FormatError> {
+        let mut targets = made.chunks_exact_mut(block_bytes);
+        let taken = blocks::integers(self.matrix.dtype, stored, |block| {
             if let Some(target) = targets.next() {
                 target[..4].copy_from_slice(&block.scale.to_le_bytes());
                 for (byte, integer) in target[4..].iter_mut().zip(block.scales.iter().chain(&block.quants)) {
@@ -140,10 +163,6 @@ impl<'a> RowReader<'a> {
                 }
             }
         });
-        taken.map_err(|error| FormatError::Decode {
-            name: self.info.name.clone(),
-            offset: self.info.offset,
-            error,
-        })
+        taken.map_err(|error| decode_error(self.info, error))
     }
 }

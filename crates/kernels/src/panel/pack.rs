@@ -99,26 +99,31 @@ impl Rows<'_> {
 
 impl Slot<'_> {
     /// Puts this row's byte into row `row` of the bytes at `offset`, `[rows][16]`.
+    #[inline(always)]
     fn put_byte(&mut self, offset: usize, row: usize, value: u8) {
         self.record[offset + row * PANEL_ROWS + self.lane] = value;
     }
 
     /// Puts this row's 16-bit `value` among those of the 16 rows at `offset`.
+    #[inline(always)]
     fn put_u16(&mut self, offset: usize, value: u16) {
         self.record[offset + self.lane * 2..][..2].copy_from_slice(&value.to_le_bytes());
     }
 
     /// Puts this row's `word` into the line at `offset`.
+    #[inline(always)]
     fn put_word(&mut self, offset: usize, word: u32) {
         self.record[offset + self.lane * 4..][..4].copy_from_slice(&word.to_le_bytes());
     }
 
     /// Puts the f16 at the start of `bytes` as the f32 at the start of the header.
+    #[inline(always)]
     fn put_scale(&mut self, f16: u16) {
         self.put_word(0, f16_to_f32(f16).to_bits());
     }
 
     /// Puts the low four bits of the codes of block `block`.
+    #[inline(always)]
     fn put_nibbles(&mut self, block: usize, codes: Groups) {
         for line in 0..4 {
             let word = codes[line] & FOUR_BITS | (codes[line + 4] & FOUR_BITS) << 4;
@@ -127,6 +132,7 @@ impl Slot<'_> {
     }
 
     /// Puts the low two bits of the codes of block `block` into the two lines at `offset` of it.
+    #[inline(always)]
     fn put_pairs(&mut self, block: usize, offset: usize, codes: Groups) {
         for (line, codes) in codes.chunks_exact(4).enumerate() {
             let pairs = codes.iter().enumerate();
@@ -136,6 +142,7 @@ impl Slot<'_> {
     }
 
     /// Puts the lowest bits of the codes of block `block` into the line at `offset` of it.
+    #[inline(always)]
     fn put_bits(&mut self, block: usize, offset: usize, codes: Groups) {
         let bits = codes.iter().enumerate();
         let word = bits.fold(0, |word, (group, code)| word | (code & ONE_BIT) << group);
@@ -143,6 +150,7 @@ impl Slot<'_> {
     }
 
     /// Puts d, dmin, and 12 bytes of 6-bit scales and minimums.
+    #[inline(always)]
     fn put_six_bit_scales(&mut self, bytes: &[u8]) {
         self.put_u16(0, u16_at(bytes, 0));
         self.put_u16(MINIMUMS, u16_at(bytes, 2));
@@ -152,38 +160,55 @@ impl Slot<'_> {
     }
 }
 
+#[inline(always)]
 fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u16::from_le_bytes([bytes[offset], bytes[offset + 1]])
 }
 
+#[inline(always)]
 fn word_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
 }
 
+/// A word for each group. A loop, because the compiler does not inline `array::from_fn` here, which made packing three to six times slower.
+#[inline(always)]
+fn groups(word: impl Fn(usize) -> u32) -> Groups {
+    let mut groups = [0; BLOCK_GROUPS];
+    for (group, to) in groups.iter_mut().enumerate() {
+        *to = word(group);
+    }
+    groups
+}
+
 /// The 32 bytes from `offset`, each word shifted right: the codes of a block in its lowest bits.
+#[inline(always)]
 fn shifted(bytes: &[u8], offset: usize, shift: usize) -> Groups {
-    std::array::from_fn(|group| word_at(bytes, offset + 4 * group) >> shift)
+    groups(|group| word_at(bytes, offset + 4 * group) >> shift)
 }
 
 /// The 16 bytes from `offset`: values 0..16 in the low nibbles, 16..32 in the high ones.
+#[inline(always)]
 fn halves(bytes: &[u8], offset: usize) -> Groups {
-    std::array::from_fn(|group| word_at(bytes, offset + 4 * (group % 4)) >> (4 * (group / 4)))
+    groups(|group| word_at(bytes, offset + 4 * (group % 4)) >> (4 * (group / 4)))
 }
 
 /// Block `block` of the bit pairs at `offset`: 32 bytes hold 4 blocks, one bit pair of all bytes after the other.
+#[inline(always)]
 fn bit_pairs(bytes: &[u8], offset: usize, block: usize) -> Groups {
     shifted(bytes, offset + 32 * (block / 4), 2 * (block % 4))
 }
 
 /// Block `block` of the nibbles at `offset`: 32 bytes hold 2 blocks, all low nibbles before the high ones.
+#[inline(always)]
 fn nibble_pairs(bytes: &[u8], offset: usize, block: usize) -> Groups {
     shifted(bytes, offset + 32 * (block / 2), 4 * (block % 2))
 }
 
 /// The bits of a word, a byte each.
+#[inline(always)]
 fn spread(bits: u32) -> Groups {
     // The product has bit j of the four at bits j, j + 7, j + 14 and j + 21: 8j is one of them.
-    std::array::from_fn(|group| ((bits >> (4 * group) & 0xf) * 0x0020_4081) & ONE_BIT)
+    groups(|group| ((bits >> (4 * group) & 0xf) * 0x0020_4081) & ONE_BIT)
 }
 
 /// f16 scale, 32 signed quants.
@@ -311,8 +336,9 @@ fn pack_integers<L: Levels, const BITS: usize>(bytes: &[u8; INTEGER_BLOCK_BYTES]
         slot.put_byte(SUB_SCALES, i, scale);
     }
     for (block, quants) in bytes[20..].chunks_exact(BLOCK_VALUES).enumerate() {
-        let codes: Groups = std::array::from_fn(|group| {
-            u32::from_le_bytes(std::array::from_fn(|j| L::CODES[usize::from(quants[4 * group + j])]))
+        let codes = groups(|group| {
+            let quants = word_at(quants, 4 * group).to_le_bytes();
+            u32::from_le_bytes(quants.map(|quant| L::CODES[usize::from(quant)]))
         });
         assert_eq!(
             codes.iter().fold(0, |all, code| all | code) & !FOUR_BITS,
@@ -382,8 +408,7 @@ fn pack_nvfp4(bytes: &[u8; 36], mut slot: Slot<'_>) {
         slot.put_byte(0, i, if scale & 0x7f == 0x7f { 0 } else { scale & 0x7f });
     }
     for (block, quants) in bytes[4..].chunks_exact(16).enumerate() {
-        let codes =
-            std::array::from_fn(|group| word_at(quants, 8 * (group / 4) + 4 * (group % 2)) >> (4 * (group % 4 / 2)));
+        let codes = groups(|group| word_at(quants, 8 * (group / 4) + 4 * (group % 2)) >> (4 * (group % 4 / 2)));
         slot.put_nibbles(block, codes);
     }
 }

@@ -1,0 +1,82 @@
+//! How much memory this process may use.
+
+use std::path::Path;
+
+use crate::cgroup::{ReadFile, folders};
+
+/// Whether there is no room for `bytes` twice: for a file's pages beside the weights that are made of them.
+pub fn is_scarce_for(bytes: usize) -> bool {
+    let available = available_bytes(&|path| std::fs::read_to_string(path).ok());
+    available.is_some_and(|available| available / 2 < bytes as u64)
+}
+
+/// What the system could give without swapping, at most the least limit of the cgroups; none where neither is told.
+fn available_bytes(read: ReadFile) -> Option<u64> {
+    let system = read(Path::new("/proc/meminfo")).and_then(|text| parse_available(&text));
+    let folders = folders(read, "memory", &["/sys/fs/cgroup/memory"]);
+    let limit = |folder: &Path, file| read(&folder.join(file))?.trim().parse().ok();
+    let limits_2 = folders
+        .version_2
+        .iter()
+        .filter_map(|folder| limit(folder, "memory.max"));
+    // No limit is a number beyond all memory.
+    let limits_1 = folders
+        .version_1
+        .iter()
+        .filter_map(|folder| limit(folder, "memory.limit_in_bytes"));
+    system.into_iter().chain(limits_2).chain(limits_1).min()
+}
+
+/// The line `MemAvailable: N kB` of `/proc/meminfo`, in bytes.
+fn parse_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMINFO: &str = "MemTotal:       24683520 kB\nMemFree:         1048576 kB\nMemAvailable:    2097152 kB\n";
+
+    #[test]
+    fn the_least_of_system_and_groups_counts() {
+        let available = |membership: &str, limits: &[(&str, &str)]| {
+            available_bytes(&|path| {
+                let files = [("/proc/meminfo", MEMINFO), ("/proc/self/cgroup", membership)];
+                let mut files = files.iter().chain(limits);
+                files
+                    .find(|(name, _)| Path::new(name) == path)
+                    .map(|(_, text)| (*text).to_owned())
+            })
+        };
+        const GIB: u64 = 1 << 30;
+        assert_eq!(available("", &[]), Some(2 * GIB));
+        let above = [
+            ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("/sys/fs/cgroup/a/memory.max", "1073741824\n"),
+        ];
+        assert_eq!(available("0::/a/b\n", &above), Some(GIB));
+        let version_1 = [
+            ("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "536870912\n"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ];
+        assert_eq!(available("7:memory:/x\n", &version_1), Some(GIB / 2));
+        assert_eq!(available("7:cpu:/x\n", &version_1), Some(2 * GIB));
+    }
+
+    #[test]
+    fn what_is_not_told_limits_nothing() {
+        assert_eq!(available_bytes(&|_| None), None);
+        for text in [
+            "",
+            "MemAvailable:",
+            "MemAvailable: x kB",
+            "MemAvailable: 5 MB",
+            "MemAvailable: 99999999999999999999 kB",
+        ] {
+            assert_eq!(parse_available(text), None, "{text}");
+        }
+    }
+}

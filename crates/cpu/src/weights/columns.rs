@@ -1,0 +1,85 @@
+//! Columns of a tensor that are rows of a matrix: the file has the inputs one after the other, with all outputs of each.
+
+use goldcrest_format::{Checkpoint, FormatError, TensorInfo, blocks};
+use goldcrest_kernels::PANEL_ROWS;
+use goldcrest_model::spec::Matrix;
+
+use super::load::{Buffers, outputs_of, put_float, room};
+use super::scales::Scales;
+use super::{Panels, decode_error};
+use crate::CpuError;
+use crate::pool::Part;
+
+/// Columns in the order of the forward pass.
+pub struct ColumnSource<'a> {
+    checkpoint: &'a Checkpoint,
+    info: &'a TensorInfo,
+    matrix: &'a Matrix,
+    first_input: usize,
+    scales: Option<Scales>,
+}
+
+impl<'a> ColumnSource<'a> {
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        info: &'a TensorInfo,
+        matrix: &'a Matrix,
+        first_input: usize,
+    ) -> Result<Self, CpuError> {
+        Ok(ColumnSource {
+            checkpoint,
+            info,
+            matrix,
+            first_input,
+            scales: Scales::load(checkpoint, info, matrix)?,
+        })
+    }
+
+    /// Reads, of every input, what lies between the first and the last output of the panels of a tile, and packs them.
+    pub fn pack(&self, panels: &Panels, tile: &mut Part<'_, u8>, buffers: &mut Buffers) -> Result<(), FormatError> {
+        let Panels { panel_type, k, .. } = *panels;
+        let outputs = outputs_of(panels, tile.rows());
+        let sources = outputs.clone().map(|output| self.matrix.source_row(output));
+        // Whole blocks of the type, and of the factors.
+        let unit = self.matrix.dtype.block_elements() * self.scales.as_ref().map_or(1, Scales::block_columns);
+        let first = sources.clone().min().unwrap_or(0) / unit * unit;
+        let last = sources.clone().max().map_or(0, |last| (last / unit + 1) * unit);
+        let columns = first..last.min(self.info.row_elements());
+        let row_bytes = panel_type.row_bytes(k);
+        let element_bytes = row_bytes / k;
+        let rows = room(&mut buffers.rows, outputs.len() * row_bytes);
+        let decoded = room(&mut buffers.decoded, columns.len());
+        let stored = room(&mut buffers.stored, self.stored_bytes(columns.len()));
+        for input in 0..k {
+            let tensor_row = self.first_input + input;
+            let row_start = tensor_row as u64 * self.stored_bytes(self.info.row_elements()) as u64;
+            let offset = row_start + self.stored_bytes(columns.start) as u64;
+            self.checkpoint.read(self.info, offset, stored)?;
+            blocks::decode(self.matrix.dtype, stored, decoded).map_err(|error| decode_error(self.info, error))?;
+            if let Some(scales) = &self.scales {
+                scales.apply(tensor_row, columns.start, decoded);
+            }
+            for (row, source) in rows.chunks_exact_mut(row_bytes).zip(sources.clone()) {
+                put_float(
+                    decoded[source - columns.start],
+                    &mut row[input * element_bytes..][..element_bytes],
+                );
+            }
+        }
+        for (index, rows) in tile.rows().zip(rows.chunks(PANEL_ROWS * row_bytes)) {
+            let mut of_panel: [&[u8]; PANEL_ROWS] = Default::default();
+            let count = rows.len() / row_bytes;
+            of_panel
+                .iter_mut()
+                .zip(rows.chunks_exact(row_bytes))
+                .for_each(|(to, row)| *to = row);
+            panel_type.pack(&of_panel[..count], k, tile.row_mut(index));
+        }
+        Ok(())
+    }
+
+    /// Bytes of whole blocks.
+    fn stored_bytes(&self, elements: usize) -> usize {
+        elements / self.matrix.dtype.block_elements() * self.matrix.dtype.block_bytes()
+    }
+}
