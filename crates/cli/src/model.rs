@@ -1,6 +1,8 @@
 //! From the name that was typed to an open model.
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -27,13 +29,21 @@ impl Model {
         let path = locate(args)?;
         let started = Instant::now();
         let checkpoint = Checkpoint::open(&path)?;
-        let prompts = if raw {
-            Prompts::without_template(&checkpoint)
-        } else {
-            Prompts::open(&checkpoint)
+        let open_prompts = || {
+            if raw {
+                Prompts::without_template(&checkpoint)
+            } else {
+                Prompts::open(&checkpoint)
+            }
         };
+        // A large vocabulary takes one thread as long as weights take all threads, so neither waits for the other.
+        let (prompts, engine) = thread::scope(|scope| {
+            let prompts = scope.spawn(open_prompts);
+            let engine = Engine::open(&checkpoint, options);
+            (prompts.join().unwrap_or_else(|panic| resume_unwind(panic)), engine)
+        });
         let prompts = prompts.with_context(|| format!("the words of {}", path.display()))?;
-        let engine = Engine::open(&checkpoint, options).with_context(|| format!("cannot run {}", path.display()))?;
+        let engine = engine.with_context(|| format!("cannot run {}", path.display()))?;
         Ok(Model {
             engine,
             prompts,

@@ -33,6 +33,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
     let mut speaker = Speaker::new(args, model, &steers)?;
     let ids = speaker.prompt(&[message("user", &prompt)])?;
     let reply = speaker.reply(&ids)?;
+    // The process ends, which gives all memory back at once and not one token's text after the other.
+    std::mem::forget(speaker);
     Ok(if reply.finish == Finish::Cancelled {
         Outcome::Interrupted
     } else {

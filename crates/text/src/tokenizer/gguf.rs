@@ -1,12 +1,13 @@
 //! A tokenizer from the vocabulary of a GGUF file.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use goldcrest_format::gguf::{Array, Metadata, Strings, Value};
 
 use super::added::{AddedToken, Matcher};
 use super::error::TokenizerError;
-use super::pipeline::{ByteLevelRules, Pipeline, UnigramRules};
+use super::pipeline::{ByteLevelRules, Pipeline, UnigramRules, Words};
 use super::pre_tokenizer;
 use super::spm::{Piece, ScoredPieces, SpmRules};
 use super::{Algorithm, SpecialIds, TokenTable, Tokenizer, byte_char, byte_piece, control_ids, looks_like_control};
@@ -131,16 +132,22 @@ impl<'m> Vocabulary<'m> {
 
     fn byte_level(&self) -> Result<Tokenizer, TokenizerError> {
         let rules = pre_tokenizer::by_name(self.metadata.opt_str("tokenizer.ggml.pre")?)?;
-        let merges = self.merges()?;
-        let joined: std::collections::HashSet<&str> =
-            merges.iter().flat_map(|m| [m.0.as_str(), m.1.as_str()]).collect();
-        // Control, unused and user-defined tokens belong to the words only where a merge makes use of them.
-        let in_words = |text: &str, kind: TokenType| kind == TokenType::Normal || joined.contains(text);
-        let words = self
-            .ids()
-            .filter(|&(_, text, kind)| in_words(text, kind))
-            .map(|(id, text, _)| (text.to_owned(), id))
-            .collect();
+        let of_kind = |normal: bool| {
+            let ids = self
+                .ids()
+                .filter(move |&(_, _, kind)| (kind == TokenType::Normal) == normal);
+            ids.map(|(id, text, _)| (text.to_owned(), id)).collect::<Words>()
+        };
+        let (mut words, others) = (of_kind(true), of_kind(false));
+        let merges = self.merges(|text| words.contains_key(text) || others.contains_key(text))?;
+        // Control, unused and user-defined tokens belong to the words only where a merge makes use of them. Of equal texts the last id
+        // counts.
+        for side in merges.iter().flat_map(|(left, right)| [left, right]) {
+            if let Some(&id) = others.get(side) {
+                let word = words.entry(side.clone()).or_insert(id);
+                *word = id.max(*word);
+            }
+        }
         let rules_of_words = ByteLevelRules {
             nfc: rules.nfc,
             splits: rules.splits,
@@ -149,29 +156,31 @@ impl<'m> Vocabulary<'m> {
         let pipeline = Pipeline::byte_level_bpe(words, merges, &rules_of_words)?;
         let around = self.around(rules.add_bos, false)?;
         let decoder = vec![Step::ByteLevel { held: Vec::new() }];
-        let texts = self.texts(|_, text, kind| (kind != TokenType::Unused).then(|| text.to_owned()));
+        let texts = self
+            .ids()
+            .map(|(_, text, kind)| (kind != TokenType::Unused).then_some(text));
         self.finish(
             Algorithm::Library(Box::new(pipeline)),
-            &texts,
+            texts,
             decoder,
             around,
             byte_char,
         )
     }
 
-    /// The merges as pairs of token texts. Each side and the result must be tokens.
-    fn merges(&self) -> Result<Vec<(String, String)>, TokenizerError> {
-        let known: std::collections::HashSet<&str> = self.tokens.iter().collect();
+    /// The merges as pairs of token texts. Each side and the result must be tokens, which `is_token` tells.
+    fn merges(&self, is_token: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>, TokenizerError> {
         let mut joined = String::new();
-        let mut merges = Vec::new();
-        for (index, text) in self.metadata.strings("tokenizer.ggml.merges")?.iter().enumerate() {
+        let stored = self.metadata.strings("tokenizer.ggml.merges")?;
+        let mut merges = Vec::with_capacity(stored.len());
+        for (index, text) in stored.iter().enumerate() {
             // A side is never empty, so the separating space is not the first character.
             let space = text.char_indices().skip(1).find(|&(_, c)| c == ' ').map(|(at, _)| at);
             let sides = space.map(|at| (&text[..at], &text[at + 1..]));
-            let sides = sides.filter(|(left, right)| {
+            let sides = sides.filter(|&(left, right)| {
                 joined.clear();
-                joined.extend([*left, *right]);
-                [left, right, joined.as_str()].iter().all(|side| known.contains(side))
+                joined.extend([left, right]);
+                [left, right, joined.as_str()].into_iter().all(&is_token)
             });
             let (left, right) = sides.ok_or_else(|| TokenizerError::BadMerge {
                 index,
@@ -290,14 +299,10 @@ impl<'m> Vocabulary<'m> {
             rule: ByteRule::PerCharacter,
         });
         // SentencePiece shows the unknown piece as a mark between spaces.
-        let texts = self.texts(|_, text, kind| {
-            Some(if kind == TokenType::Unknown {
-                " ⁇ ".into()
-            } else {
-                text.to_owned()
-            })
-        });
-        self.finish(algorithm, &texts, decoder, around, byte_piece)
+        let texts = self
+            .ids()
+            .map(|(_, text, kind)| Some(if kind == TokenType::Unknown { " ⁇ " } else { text }));
+        self.finish(algorithm, texts, decoder, around, byte_piece)
     }
 
     /// BERT's vocabulary: the file marks word starts with `▁` and leaves continuations bare.
@@ -307,15 +312,12 @@ impl<'m> Vocabulary<'m> {
             (TokenType::Normal, None) => format!("##{text}"),
             _ => text.to_owned(),
         };
-        let texts = self.texts(|_, text, kind| Some(spelling(text, kind)));
+        let texts: Vec<String> = self.ids().map(|(_, text, kind)| spelling(text, kind)).collect();
         let unknown = self
             .names
             .unknown
             .map_or("[UNK]", |id| self.tokens.get(id as usize).unwrap_or_default());
-        let vocabulary = (0..)
-            .zip(&texts)
-            .filter_map(|(id, text)| Some((text.clone()?, id)))
-            .collect();
+        let vocabulary = texts.iter().cloned().zip(0..).collect();
         let pipeline = Pipeline::wordpiece(vocabulary, unknown.to_owned())?;
         let mut around = self.around(true, false)?;
         if let Some(class) = self.id("tokenizer.ggml.cls_token_id")? {
@@ -330,7 +332,7 @@ impl<'m> Vocabulary<'m> {
         }];
         self.finish(
             Algorithm::Library(Box::new(pipeline)),
-            &texts,
+            texts.iter().map(|text| Some(text.as_str())),
             decoder,
             around,
             byte_piece,
@@ -346,16 +348,10 @@ impl<'m> Vocabulary<'m> {
         ))
     }
 
-    fn texts(&self, text: impl Fn(u32, &str, TokenType) -> Option<String>) -> Vec<Option<String>> {
-        self.ids()
-            .map(|(id, spelling, kind)| text(id, spelling, kind))
-            .collect()
-    }
-
-    fn finish(
+    fn finish<'t>(
         &self,
         mut algorithm: Algorithm,
-        texts: &[Option<String>],
+        texts: impl Iterator<Item = Option<&'t str>>,
         decoder: Vec<Step>,
         around: Around,
         byte_spelling: fn(u8) -> String,
@@ -388,7 +384,7 @@ impl<'m> Vocabulary<'m> {
         added
             .map(|(id, text, kind)| AddedToken {
                 id,
-                content: space_marks(text, kind),
+                content: space_marks(text, kind).into_owned(),
                 special: kind != TokenType::UserDefined,
                 control: kind != TokenType::UserDefined || looks_like_control(text),
                 normalized: false,
@@ -428,12 +424,12 @@ fn is_marked(kind: TokenType) -> bool {
 }
 
 /// A user-defined run of spaces in the vocabulary's own spelling, which the converter replaced.
-fn space_marks(text: &str, kind: TokenType) -> String {
+fn space_marks(text: &str, kind: TokenType) -> Cow<'_, str> {
     let spaces = kind == TokenType::UserDefined && !text.is_empty() && text.chars().all(|c| c == ' ');
     if spaces {
-        text.replace(' ', "▁")
+        Cow::Owned(text.replace(' ', "▁"))
     } else {
-        text.to_owned()
+        Cow::Borrowed(text)
     }
 }
 

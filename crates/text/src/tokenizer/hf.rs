@@ -29,7 +29,7 @@ impl Tokenizer {
         let parts = Pipeline::from_json(files.tokenizer)?;
         let steps = decoder::steps(&parts.decoder)?;
         let special: std::collections::HashSet<u32> = parts.added.iter().filter(|t| t.special).map(|t| t.id).collect();
-        let mut tokens = TokenTable::new(&parts.texts, |id| special.contains(&id));
+        let mut tokens = TokenTable::new(parts.texts.iter().map(Option::as_deref), |id| special.contains(&id));
         let byte_level = steps.iter().any(|s| matches!(s, Step::ByteLevel { .. }));
         tokens.find_bytes(if byte_level { byte_char } else { byte_piece });
         let id_of = |key: &str| token_id(&files.tokenizer_config[key], &parts.texts);

@@ -98,13 +98,13 @@ struct TokenTable {
 
 impl TokenTable {
     /// `texts` by id (`None`: no token has the id), `skipped` tells which are left out with [`SpecialTokens::Skip`].
-    fn new(texts: &[Option<String>], skipped: impl Fn(u32) -> bool) -> Self {
+    fn new<'t>(texts: impl Iterator<Item = Option<&'t str>>, skipped: impl Fn(u32) -> bool) -> Self {
         let mut table = TokenTable {
             byte_ids: vec![None; 256],
             ..TokenTable::default()
         };
         for (id, text) in (0..).zip(texts) {
-            table.texts.push_str(text.as_deref().unwrap_or_default());
+            table.texts.push_str(text.unwrap_or_default());
             table.ends.push(table.texts.len());
             table.skipped.push(text.is_none() || skipped(id));
         }
@@ -121,9 +121,11 @@ impl TokenTable {
     /// Fills `byte_ids` with the tokens whose text is `spelling(byte)`.
     fn find_bytes(&mut self, spelling: impl Fn(u8) -> String) {
         let spellings: std::collections::HashMap<String, u8> = (0..=255).map(|b| (spelling(b), b)).collect();
+        let longest = spellings.keys().map(String::len).max().unwrap_or(0);
         let mut byte_ids = vec![None; 256];
         for id in 0..u32::try_from(self.ends.len()).unwrap_or(u32::MAX) {
-            if let Some(&byte) = self.text(id).and_then(|t| spellings.get(t)) {
+            let text = self.text(id).filter(|text| text.len() <= longest);
+            if let Some(&byte) = text.and_then(|text| spellings.get(text)) {
                 byte_ids[usize::from(byte)].get_or_insert(id);
             }
         }

@@ -24,6 +24,9 @@ use tokenizers::{
 use super::added::{AddedToken, Found, Matcher};
 use super::error::TokenizerError;
 
+/// Token texts with their ids.
+pub(crate) type Words = Vocab;
+
 /// A text algorithm of the library, without its added tokens.
 pub(crate) struct Pipeline {
     library: Library,
@@ -104,15 +107,15 @@ impl Pipeline {
         })
     }
 
-    /// Byte-level BPE: `vocabulary` holds (text, id), `merges` pairs of token texts by falling priority, all of them known.
+    /// Byte-level BPE: `merges` are pairs of token texts by falling priority, all of them known.
     pub fn byte_level_bpe(
-        vocabulary: Vec<(String, u32)>,
+        vocabulary: Words,
         merges: Vec<(String, String)>,
         rules: &ByteLevelRules<'_>,
     ) -> Result<Self, TokenizerError> {
         let build = || -> tokenizers::Result<Library> {
             let model = BPE::builder()
-                .vocab_and_merges(vocabulary.into_iter().collect::<Vocab>(), merges)
+                .vocab_and_merges(vocabulary, merges)
                 .ignore_merges(rules.ignore_merges)
                 .build()?;
             let mut library = Library::new(model);
@@ -174,10 +177,9 @@ impl Pipeline {
             .map_err(|message| TokenizerError::Library { message })
     }
 
-    /// WordPiece with BERT's word splitting: `vocabulary` holds (text, id), continuations start with `##`.
-    pub fn wordpiece(vocabulary: Vec<(String, u32)>, unknown: String) -> Result<Self, TokenizerError> {
+    /// WordPiece with BERT's word splitting: continuations start with `##`.
+    pub fn wordpiece(vocabulary: Words, unknown: String) -> Result<Self, TokenizerError> {
         let build = || -> tokenizers::Result<Library> {
-            let vocabulary = vocabulary.into_iter().collect::<Vocab>();
             let mut library = Library::new(WordPiece::builder().vocab(vocabulary).unk_token(unknown).build()?);
             library.with_normalizer(Some(tokenizers::normalizers::BertNormalizer::default()))?;
             library.with_pre_tokenizer(Some(BertPreTokenizer));
