@@ -386,7 +386,7 @@ pub struct VerifyArgs {
 /// Tests are named as in llama-bench: pp512 is a prompt of 512 tokens, tg128 a reply of 128 tokens, @d4096 after 4096 tokens of context,
 /// and x8 for 8 sequences side by side, whose tokens are added up. Lists have commas between; every combination is measured. GB/s are
 /// bytes of weights that the forward calls have to read, each once a call, and of experts only those chosen; Gop/s are multiplications
-/// and additions of products, attention and recurrences.
+/// and additions of products, attention and recurrences. Times of loading count from opening the files, without the vocabulary.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct BenchArgs {

@@ -33,11 +33,22 @@ fn both_tests_have_their_rates() {
     assert_eq!(report["model"], tiny());
     assert!(!report["machine"].as_str().unwrap().is_empty());
     assert!(report["probe"].is_null() && report["profile"].is_null());
+    let [load] = &report["load"].as_array().unwrap()[..] else {
+        panic!("{}", report["load"]);
+    };
+    let [ready, first] = ["ready_s", "first_token_s"].map(|key| float(&load[key]));
+    assert!(0.0 < ready && ready < first && first < 60.0, "{load}");
+    let peak = load["peak_bytes"].as_u64();
+    let weights = report["weight_bytes"].as_u64();
+    assert!(
+        !cfg!(target_os = "linux") || peak > weights && weights > Some(0),
+        "{load}"
+    );
     let text = results(&output(&["bench", &tiny(), "-p", "0", "-n", "4", "-r", "1"]));
     let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
     assert_eq!(
         text.lines().map(first).collect::<Vec<_>>(),
-        [Some("test".into()), Some("tg4".into())]
+        [Some("test".into()), Some("tg4".into()), None, Some("load".into())]
     );
 }
 
@@ -53,6 +64,8 @@ fn every_combination_is_measured() {
     let threads: Vec<u64> = results.iter().map(|test| test["threads"].as_u64().unwrap()).collect();
     assert_eq!(threads, [[1; 8], [2; 8]].concat());
     assert_eq!(report["threads"], serde_json::json!([1, 2]));
+    let loads = report["load"].as_array().unwrap();
+    assert_eq!([&loads[0]["threads"], &loads[1]["threads"]], [1, 2]);
     let last = &results[7];
     let [tokens, depth, sequences] = ["tokens", "depth", "sequences"].map(|key| last[key].as_u64().unwrap());
     assert_eq!((tokens, depth, sequences), (3, 9, 4));

@@ -34,10 +34,11 @@ pub struct Buffers {
 }
 
 /// `len` elements of a buffer, whatever they hold.
-pub fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+pub fn room<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
-        buffer.reserve_exact(len - buffer.len());
-        buffer.resize(len, T::default());
+        // Given back first, so that both are never held.
+        *buffer = Vec::new();
+        *buffer = vec![T::default(); len];
     }
     &mut buffer[..len]
 }

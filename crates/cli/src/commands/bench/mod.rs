@@ -1,25 +1,32 @@
 //! `bench`: tokens a second of prompts and replies, what that is of the machine, and where the time goes.
 
 mod case;
+mod load;
 mod measure;
 mod profile;
 mod report;
 mod spread;
 
 use std::io::{Write, stdout};
+use std::time::Instant;
 
 use anyhow::Context;
-use goldcrest_engine::{Engine, EngineOptions};
+use goldcrest_engine::EngineOptions;
+use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
 
 use crate::args::BenchArgs;
-use crate::model::open_checkpoint;
+use crate::model::locate;
 use crate::output::{UsageError, size, tell};
 use case::Case;
+use load::load;
 use measure::measure_all;
 
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let (path, checkpoint) = open_checkpoint(&args.model)?;
+    let path = locate(&args.model)?;
+    let started = Instant::now();
+    let checkpoint = Checkpoint::open(&path)?;
+    let opening = started.elapsed();
     let cannot_run = || format!("cannot run {}", path.display());
     let spec = read_spec(&checkpoint).with_context(cannot_run)?;
     let cases = Case::all(args, spec.context).map_err(|error| UsageError(error.to_string()))?;
@@ -29,12 +36,15 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         _ => args.threads.iter().copied().map(Some).collect(),
     };
     let mut settings = Vec::new();
+    let mut loads = Vec::new();
     let mut measured = Vec::new();
     for threads in thread_counts {
         let options = args.arithmetic.options(threads);
         // One call has room for a row of each sequence.
         let max_rows = options.max_rows.max(sequences);
-        let engine = Engine::open(&checkpoint, EngineOptions { max_rows, ..options }).with_context(cannot_run)?;
+        let options = EngineOptions { max_rows, ..options };
+        let (engine, loaded) = load(&checkpoint, opening, options).with_context(cannot_run)?;
+        loads.push(loaded);
         let weights = size(engine.weight_bytes() as u64);
         tell(format_args!(
             "{weights} of weights, {} threads, {}",
@@ -47,10 +57,11 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut out = stdout().lock();
     if args.json {
         // The engines differ in their threads alone, which every result has.
-        let report = report::as_json(settings.swap_remove(0), &measured);
+        let report = report::as_json(settings.swap_remove(0), &loads, &measured);
         writeln!(out, "{report:#}")?;
     } else {
         report::write_tables(&mut out, &measured)?;
+        report::write_loads(&mut out, &loads)?;
     }
     Ok(())
 }

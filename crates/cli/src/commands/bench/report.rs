@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use goldcrest_engine::{Engine, PROBE_BYTES, Peaks};
 use serde_json::{Value, json};
 
+use super::load::Load;
 use super::measure::Measured;
 use super::profile::{Profile, ProfileRow};
 use crate::args::BenchArgs;
@@ -41,7 +42,7 @@ fn machine() -> String {
 }
 
 /// The setting with the results.
-pub fn as_json(mut report: Value, measured: &[Measured]) -> Value {
+pub fn as_json(mut report: Value, loads: &[Load], measured: &[Measured]) -> Value {
     let mut threads: Vec<usize> = measured.iter().map(|test| test.threads).collect();
     threads.dedup();
     let probes = measured.iter().filter_map(|test| Some((test, test.peaks?)));
@@ -59,6 +60,7 @@ pub fn as_json(mut report: Value, measured: &[Measured]) -> Value {
     let profiles = measured.iter().filter_map(|test| Some((test, test.profile.as_ref()?)));
     let profiles: Vec<Value> = profiles.map(|(test, profile)| profile_json(test, profile)).collect();
     report["threads"] = json!(threads);
+    report["load"] = loads.iter().map(load_json).collect();
     report["results"] = measured.iter().map(result_json).collect();
     report["probe"] = match probes.is_empty() {
         true => Value::Null,
@@ -69,6 +71,15 @@ pub fn as_json(mut report: Value, measured: &[Measured]) -> Value {
         false => json!(profiles),
     };
     report
+}
+
+fn load_json(load: &Load) -> Value {
+    json!({
+        "threads": load.threads,
+        "ready_s": load.ready.as_secs_f64(),
+        "first_token_s": load.first_token.as_secs_f64(),
+        "peak_bytes": load.peak_bytes,
+    })
 }
 
 fn result_json(test: &Measured) -> Value {
@@ -174,6 +185,21 @@ pub fn write_tables(out: &mut impl Write, measured: &[Measured]) -> io::Result<(
         if let Some(profile) = &test.profile {
             write_profile(out, test, profile)?;
         }
+    }
+    Ok(())
+}
+
+/// A line for each time that the model was loaded.
+pub fn write_loads(out: &mut impl Write, loads: &[Load]) -> io::Result<()> {
+    writeln!(out)?;
+    for load in loads {
+        let [ready, first] = [load.ready, load.first_token].map(|time| time.as_secs_f64() * 1e3);
+        write!(out, "{:16} {:>3} ", "load", load.threads)?;
+        write!(out, " ready in {ready:.0} ms, first token after {first:.0} ms")?;
+        if let Some(bytes) = load.peak_bytes {
+            write!(out, ", {:.0} MB of memory at most", bytes as f64 / MEGA)?;
+        }
+        writeln!(out)?;
     }
     Ok(())
 }

@@ -1,0 +1,47 @@
+//! How long it takes until a model can be used.
+
+use std::time::{Duration, Instant};
+
+use goldcrest_engine::{Chunk, Engine, EngineOptions, Want};
+use goldcrest_format::Checkpoint;
+
+/// What it took to load a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub threads: usize,
+    /// From opening the files until sequences can be fed.
+    pub ready: Duration,
+    /// From opening the files until a sequence of one token has its logits.
+    pub first_token: Duration,
+    /// The most memory that the process had until then, bytes; none where the system does not tell.
+    pub peak_bytes: Option<u64>,
+}
+
+/// Opens an engine and feeds it its first token. `opening` is what it took to open the files.
+pub fn load(checkpoint: &Checkpoint, opening: Duration, options: EngineOptions) -> anyhow::Result<(Engine, Load)> {
+    let started = Instant::now();
+    let engine = Engine::open(checkpoint, options)?;
+    let ready = opening + started.elapsed();
+    let mut logits = vec![0.0; engine.spec().vocabulary];
+    let chunk = Chunk {
+        start: 0,
+        ids: &[0],
+        want: Want::Last,
+    };
+    engine.session(1)?.feed(chunk, &mut logits)?;
+    let load = Load {
+        threads: engine.threads(),
+        ready,
+        first_token: opening + started.elapsed(),
+        peak_bytes: peak_bytes(),
+    };
+    Ok((engine, load))
+}
+
+/// The line `VmHWM: N kB` of this process's status.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kib.checked_mul(1024)
+}
