@@ -88,6 +88,11 @@ pub fn load_matrices(
             }
         }
     })?;
+    if forgets_pages {
+        // Systems that keep pages in large units keep those at the edges of a range.
+        let sources = checkpoint.sources().iter();
+        sources.for_each(|source| source.forget_pages(0, source.length()));
+    }
     failed.into_inner().map_or(Ok(()), Err)
 }
 
