@@ -170,7 +170,7 @@ fn word_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_le_bytes([bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]])
 }
 
-/// A word for each group. A loop, because the compiler does not inline `array::from_fn` here, which made packing three to six times slower.
+/// A word for each group. A loop, because the compiler does not inline `array::from_fn` here, and packing was several times slower with it.
 #[inline(always)]
 fn groups(word: impl Fn(usize) -> u32) -> Groups {
     let mut groups = [0; BLOCK_GROUPS];
