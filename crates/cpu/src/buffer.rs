@@ -1,10 +1,14 @@
 //! Memory for weights, KV pages and scratch: zeroed, aligned, and refused by an error value when there is none.
 
+mod slab;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
+
+pub use slab::{Piece, SlabPool};
 
 /// Alignment of [`HugeBuffer`] in bytes: one huge page of x86-64 and of aarch64 with 4 KiB pages.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -226,9 +230,10 @@ macro_rules! slice_of_block {
     };
 }
 
-/// Zeroed memory in huge pages where the system has them, for what is read once a token from end to end: weights and KV pages.
+/// Zeroed memory in huge pages where the system has them, for what is read once a token from end to end: weights and, in a
+/// [`SlabPool`], KV pages.
 ///
-/// Memory is taken in steps of [`HUGE_PAGE_BYTES`], when first touched, so small things belong into an [`AlignedVec`].
+/// Memory is taken in steps of [`HUGE_PAGE_BYTES`], when first touched, so small things belong into a [`SlabPool`] or an [`AlignedVec`].
 pub struct HugeBuffer<T: Plain = u8>(Block<T>);
 slice_of_block!(HugeBuffer);
 

@@ -15,14 +15,14 @@ pub mod threads;
 mod weights;
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use goldcrest_format::{Checkpoint, DType, FormatError};
 use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement, RouteError};
 use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe, SavedSize};
 use goldcrest_model::plan::Plan;
 
-use buffer::AllocError;
+use buffer::{AllocError, SlabPool};
 use exec::{Scratch, Step, steps};
 use pool::{Pool, PoolError};
 pub use state::{State, kv_bytes_per_token};
@@ -81,6 +81,8 @@ pub struct Cpu {
     pool: Pool,
     kernels: Kernels,
     options: CpuOptions,
+    /// Memory of the keys and values of all sequences.
+    kv_memory: Arc<SlabPool>,
 }
 
 /// A plan with its weights, ready to run.
@@ -102,7 +104,12 @@ impl Cpu {
             None => Kernels::best(),
         };
         let pool = Pool::new(options.threads.unwrap_or_else(threads::default_threads))?;
-        Ok(Cpu { pool, kernels, options })
+        Ok(Cpu {
+            pool,
+            kernels,
+            options,
+            kv_memory: Arc::default(),
+        })
     }
 
     /// Weight types with an integer product; see [`goldcrest_model::PlanOptions::integer_types`].
@@ -153,7 +160,7 @@ impl Backend for Cpu {
     }
 
     fn state(&self, program: &Program, capacity: usize) -> Result<State, CpuError> {
-        Ok(State::new(&program.plan, self.options.kv, capacity))
+        Ok(State::new(&program.plan, self.options.kv, capacity, &self.kv_memory))
     }
 
     fn max_rows(&self, _program: &Program) -> usize {
@@ -194,7 +201,7 @@ impl Backend for Cpu {
         capacity: usize,
         read: &mut dyn FnMut(&mut [u8]) -> Result<(), E>,
     ) -> Result<State, E> {
-        let mut state = State::new(&program.plan, self.options.kv, capacity);
+        let mut state = self.state(program, capacity)?;
         state.load(length, read)?;
         Ok(state)
     }

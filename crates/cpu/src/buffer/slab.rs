@@ -55,7 +55,10 @@ impl SlabPool {
     pub fn zeroed(&self, bytes: usize) -> Result<Piece, AllocError> {
         let mut slabs = self.slabs.lock().unwrap_or_else(PoisonError::into_inner);
         slabs.retain(|slab| slab.strong_count() > 0);
-        let with_room = slabs.iter().filter_map(Weak::upgrade).filter(|slab| slab.piece_bytes == bytes);
+        let with_room = slabs
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|slab| slab.piece_bytes == bytes);
         if let Some(piece) = { with_room }.find_map(Slab::take) {
             return Ok(piece);
         }

@@ -6,10 +6,10 @@ use goldcrest_kernels::{KvElement, KvLayout, SEGMENT_POSITIONS};
 use goldcrest_model::plan::Kv;
 
 use crate::CpuError;
-use crate::buffer::{AlignedVec, AllocError};
+use crate::buffer::{AllocError, Piece, SlabPool};
 
 /// `[heads][layout.page_bytes()]`. What a page shared by several states holds never changes.
-type Page = Arc<AlignedVec<u8>>;
+type Page = Arc<Piece>;
 
 /// Keys and values of one layer.
 #[derive(Clone)]
@@ -17,13 +17,16 @@ pub struct KvPages {
     layout: KvLayout,
     heads: usize,
     window: Option<usize>,
+    /// Where pages come from.
+    memory: Arc<SlabPool>,
     /// Page of each segment so far, absent behind the window. Grows with the sequence, so that a large capacity costs nothing.
     pages: Vec<Option<Page>>,
 }
 
 impl KvPages {
-    pub fn new(kv: &Kv, element: KvElement) -> KvPages {
+    pub fn new(kv: &Kv, element: KvElement, memory: &Arc<SlabPool>) -> KvPages {
         KvPages {
+            memory: Arc::clone(memory),
             layout: layout(kv, element),
             heads: kv.heads,
             window: kv.window,
@@ -66,8 +69,8 @@ impl KvPages {
         self.pages.resize_with(self.pages.len().max(segments), || None);
         for page in &mut self.pages[length / SEGMENT_POSITIONS..segments] {
             match page {
-                None => *page = Some(Arc::new(AlignedVec::zeroed(bytes)?)),
-                Some(page) => own(page)?,
+                None => *page = Some(Arc::new(self.memory.zeroed(bytes)?)),
+                Some(page) => own(page, &self.memory)?,
             }
         }
         Ok(())
@@ -113,7 +116,7 @@ impl KvPages {
         self.pages.resize(self.first_segment(length), None);
         let (pages, bytes) = self.saved_pages(length);
         for _ in 0..pages {
-            let mut page = AlignedVec::zeroed(bytes).map_err(CpuError::from)?;
+            let mut page = self.memory.zeroed(bytes).map_err(CpuError::from)?;
             read(&mut page)?;
             self.pages.push(Some(Arc::new(page)));
         }
@@ -181,9 +184,9 @@ pub fn kv_bytes_per_token(kv: &Kv, element: KvElement) -> usize {
 }
 
 /// Makes a page this state's alone, as it has to be before it is written to.
-fn own(page: &mut Page) -> Result<(), AllocError> {
+fn own(page: &mut Page, memory: &SlabPool) -> Result<(), AllocError> {
     if Arc::get_mut(page).is_none() {
-        let mut copy = AlignedVec::zeroed(page.len())?;
+        let mut copy = memory.zeroed(page.len())?;
         copy.copy_from_slice(page);
         *page = Arc::new(copy);
     }

@@ -10,10 +10,12 @@ mod save;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use goldcrest_kernels::KvElement;
 use goldcrest_model::plan::{Plan, RecurrentId};
 
-use crate::buffer::AllocError;
+use crate::buffer::{AllocError, SlabPool};
 use kv::KvPages;
 pub use kv::kv_bytes_per_token;
 use recurrent::Memory;
@@ -35,9 +37,11 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(plan: &Plan, element: KvElement, capacity: usize) -> State {
+    /// That of an empty sequence; its pages come from `memory`.
+    pub fn new(plan: &Plan, element: KvElement, capacity: usize, memory: &Arc<SlabPool>) -> State {
+        let layers = plan.kvs.iter().map(|kv| KvPages::new(kv, element, memory));
         State {
-            layers: plan.kvs.iter().map(|kv| KvPages::new(kv, element)).collect(),
+            layers: layers.collect(),
             memories: plan.recurrents.iter().map(Memory::new).collect(),
             capacity,
             length: 0,

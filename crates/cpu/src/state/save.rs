@@ -2,6 +2,8 @@
 //! of saturated numbers, the pages held of each layer, the recurrent memories. A page is as it is in memory: slots that hold nothing of
 //! the sequence come along.
 
+use std::sync::Arc;
+
 use goldcrest_kernels::KvElement;
 use goldcrest_model::backend::SavedSize;
 use goldcrest_model::plan::{Plan, Recurrent};
@@ -65,7 +67,7 @@ impl State {
             Some(())
         };
         for kv in &plan.kvs {
-            let (pages, bytes) = KvPages::new(kv, element).saved_pages(length);
+            let (pages, bytes) = KvPages::new(kv, element, &Arc::default()).saved_pages(length);
             add(pages, bytes)?;
         }
         if length > 0 {

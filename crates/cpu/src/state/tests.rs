@@ -35,7 +35,7 @@ fn plan(recurrent: bool) -> Plan {
 }
 
 fn state(recurrent: bool) -> State {
-    State::new(&plan(recurrent), KvElement::F32, 1 << 20)
+    State::new(&plan(recurrent), KvElement::F32, 1 << 20, &Arc::default())
 }
 
 /// What a forward call does to a state, short of the end: every row writes to every layer and moves every memory on.
