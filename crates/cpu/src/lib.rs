@@ -136,7 +136,8 @@ impl Program {
         &self.plan
     }
 
-    /// The ops that run as one, in order: the time of such a run is told after its first op.
+    /// The ops that run as one, in order: the time of such a run is told after its first op. Before products, a norm and the packing of its
+    /// rows are told by themselves.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().map(Step::ops)
     }

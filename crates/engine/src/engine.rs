@@ -198,7 +198,8 @@ impl Engine {
         self.program().weights_of(op)
     }
 
-    /// The ops of the plan that run as one, in order. Counters have the time of such a run at its first op.
+    /// The ops of the plan that run as one, in order. Counters have the time of such a run at its first op, but that of products after a norm
+    /// at the first of them.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         self.program().steps()
     }

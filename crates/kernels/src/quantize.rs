@@ -172,7 +172,7 @@ impl Activations {
     }
 
     /// Of the groups those whose first row is one of `rows`. The first is taken to meet panels that still lie in memory.
-    pub fn groups_from(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
+    pub fn groups_from(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> + Clone {
         let first = rows.start;
         let index = |row: usize| self.groups.partition_point(|group| group.rows.start < row);
         self.groups[index(rows.start)..index(rows.end)]

@@ -183,31 +183,32 @@ struct ExpertRun<'a> {
 impl ExpertRun<'_> {
     /// Some experts over the rows of their choices, added to `out`, `[rows, hidden]`, in rising order.
     fn batch(&self, choices: &[Choice], scratch: &mut BatchScratch, out: &mut [f32]) -> Result<(), CpuError> {
-        self.gather(choices, &mut scratch.input);
-        scratch.packed.reset_cut(self.kind, &scratch.cuts, self.hidden);
-        pack_groups(self.cpu, &scratch.input, &mut scratch.packed)?;
         let width = self
             .program
             .weights
             .matrix(MatrixId(self.bank.up.matrices.start))
             .outputs;
+        scratch.input.resize(choices.len() * self.hidden, 0.0);
+        scratch.packed.reset_cut(self.kind, &scratch.cuts, self.hidden);
+        pack_groups(self.cpu, &mut scratch.input, &mut scratch.packed, &|first, rows| {
+            self.gather(&choices[first..], rows);
+        })?;
         self.inner(choices, scratch, width)?;
         let inner = match self.bank.gating {
-            Gating::Gated { .. } => &scratch.gate,
-            Gating::Ungated(_) => &scratch.up,
+            Gating::Gated { .. } => &mut scratch.gate,
+            Gating::Ungated(_) => &mut scratch.up,
         };
         scratch.packed.reset_cut(self.kind, &scratch.cuts, width);
-        pack_groups(self.cpu, inner, &mut scratch.packed)?;
+        pack_groups(self.cpu, inner, &mut scratch.packed, &|_, _| {})?;
         self.outer(choices, scratch, out)
     }
 
-    fn gather(&self, choices: &[Choice], input: &mut Vec<f32>) {
-        input.clear();
-        for choice in choices {
-            let start = input.len();
-            input.extend_from_slice(&self.input[choice.row * self.hidden..][..self.hidden]);
+    /// The rows that the first of `choices` look at.
+    fn gather(&self, choices: &[Choice], rows: &mut [f32]) {
+        for (choice, row) in choices.iter().zip(rows.chunks_exact_mut(self.hidden)) {
+            row.copy_from_slice(&self.input[choice.row * self.hidden..][..self.hidden]);
             if self.bank.weigh_input {
-                self.cpu.kernels.scale(&mut input[start..], choice.weight);
+                self.cpu.kernels.scale(row, choice.weight);
             }
         }
     }

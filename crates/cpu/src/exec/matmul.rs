@@ -1,9 +1,11 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
 use goldcrest_kernels::{ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
-use goldcrest_model::plan::{Activations, BufferId};
+use goldcrest_model::plan::Activations;
 
-use super::Call;
+use super::rows::RowNorm;
+use super::step::Products;
+use super::{Call, split_buffers};
 use crate::pool::{Part, Tiles};
 use crate::weights::Panels;
 use crate::{Cpu, CpuError, Program};
@@ -12,21 +14,34 @@ use crate::{Cpu, CpuError, Program};
 const ROW_RANGE_BYTES: usize = 384 << 10;
 
 impl Call<'_, '_> {
-    /// Packs the rows of `input`, unless the product before has.
-    pub fn pack(&mut self, input: BufferId, activations: Activations) -> Result<(), CpuError> {
-        let kind = activation_type(activations);
-        if self.scratch.packed_of == Some((input, kind)) {
+    /// Packs the rows of a step's input, unless the step before has. Those of a norm are made and packed one group after the other, while
+    /// they are in the cache.
+    pub fn pack(&mut self, step: &Products) -> Result<(), CpuError> {
+        let input = step.input;
+        let kind = activation_type(step.activations);
+        if step.norm.is_none() && self.scratch.packed_of == Some((input, kind)) {
             return Ok(());
         }
         let (cpu, rows, k) = (self.cpu, self.row_count(input), self.width(input));
+        let norm = step
+            .norm
+            .map(|of| (RowNorm::new(self.program, of.norm, k / of.groups), of.input));
         let super::Scratch {
             buffers,
             packed,
             packed_of,
             ..
         } = &mut *self.scratch;
+        let (reads, input_rows) = split_buffers(buffers, input);
         packed.reset(kind, rows, k);
-        pack_groups(cpu, &buffers[input.0][..rows * k], packed)?;
+        pack_groups(cpu, &mut input_rows[..rows * k], packed, &|first, rows| {
+            let Some((norm, from)) = &norm else { return };
+            if *from != input {
+                let end = first * k + rows.len();
+                rows.copy_from_slice(&reads.get(*from, end)[first * k..]);
+            }
+            norm.apply(cpu.kernels, rows);
+        })?;
         *packed_of = Some((input, kind));
         Ok(())
     }
@@ -40,21 +55,42 @@ pub fn activation_type(activations: Activations) -> ActivationType {
     }
 }
 
-/// Packs `x`, the rows that were made room for, on all threads where that pays.
-pub fn pack_groups(cpu: &Cpu, x: &[f32], packed: &mut Packed) -> Result<(), CpuError> {
+/// Most groups that the threads share at a time.
+const GROUPS: usize = 64;
+
+/// Packs the rows `x`, which were made room for, on all threads where that pays, each group after `prepare(first_row, its rows)`.
+pub fn pack_groups(
+    cpu: &Cpu,
+    x: &mut [f32],
+    packed: &mut Packed,
+    prepare: &(dyn Fn(usize, &mut [f32]) + Sync),
+) -> Result<(), CpuError> {
     let k = packed.k();
-    if packed.rows() <= GROUP_ROWS_MAX {
-        packed.groups_mut().for_each(|group| pack_group(cpu, group, x, k));
+    let few = packed.rows() <= GROUP_ROWS_MAX;
+    let mut rest = x;
+    let mut groups = packed.groups_mut().map(|group: ActivationGroupMut| {
+        let (rows, after) = std::mem::take(&mut rest).split_at_mut(group.rows() * k);
+        rest = after;
+        (group, rows)
+    });
+    let pack = |(group, rows): (ActivationGroupMut, &mut [f32])| {
+        prepare(group.first_row(), rows);
+        group.pack(cpu.kernels, rows);
+    };
+    if few {
+        groups.for_each(pack);
         return Ok(());
     }
-    let mut groups: Vec<Option<ActivationGroupMut>> = packed.groups_mut().map(Some).collect();
-    let tiles = Tiles::new(&mut groups, 1, (1, 1));
-    cpu.pool.run(&|_| {
-        while let Some(mut tile) = tiles.next() {
-            let group = tile.row_mut(tile.rows().start).iter_mut().find_map(Option::take);
-            group.into_iter().for_each(|group| pack_group(cpu, group, x, k));
-        }
-    })?;
+    while groups.len() > 0 {
+        let mut some: [_; GROUPS] = std::array::from_fn(|_| groups.next());
+        let tiles = Tiles::new(&mut some, 1, (1, 1));
+        cpu.pool.run(&|_| {
+            while let Some(mut tile) = tiles.next() {
+                let group = tile.row_mut(tile.rows().start).iter_mut().find_map(Option::take);
+                group.into_iter().for_each(pack);
+            }
+        })?;
+    }
     Ok(())
 }
 
@@ -63,11 +99,6 @@ pub fn pack_groups(cpu: &Cpu, x: &[f32], packed: &mut Packed) -> Result<(), CpuE
 pub struct Weighted<'a> {
     pub panels: Panels,
     pub bias: Option<&'a [f32]>,
-}
-
-fn pack_group(cpu: &Cpu, group: ActivationGroupMut, x: &[f32], k: usize) {
-    let (first, rows) = (group.first_row(), group.rows());
-    group.pack(cpu.kernels, &x[first * k..][..rows * k]);
 }
 
 /// Where to cut rows into ranges whose packed values stay in the cache while the panels of a tile stream by, and their end.
@@ -92,15 +123,16 @@ pub fn multiply(
     if columns.is_empty() {
         return; // a thread without a share may stand in the middle of a panel
     }
+    let groups = packed.groups_from(out.rows());
+    let mut products = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
     for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {
         let panel = program.weights.panel(panels, index);
         let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(columns.end);
         let bias = bias.map(|bias| &bias[outputs.clone()]);
-        for group in packed.groups_from(out.rows()) {
-            let mut tile = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
-            let tile = &mut tile[..group.rows() * PANEL_ROWS];
-            cpu.kernels.matmul(panels.panel_type, panel, group, tile);
-            for (i, row) in tile.chunks_exact(PANEL_ROWS).enumerate() {
+        for group in groups.clone() {
+            let products = &mut products[..group.rows() * PANEL_ROWS];
+            cpu.kernels.matmul(panels.panel_type, panel, group, products);
+            for (i, row) in products.as_chunks().0.iter().enumerate() {
                 let target = &mut out.row_mut(group.first_row() + i)[outputs.start - columns.start..][..outputs.len()];
                 store(row, bias, target);
             }
@@ -108,14 +140,16 @@ pub fn multiply(
     }
 }
 
-/// Copies a row of a tile to its place, adding the bias.
-fn store(row: &[f32], bias: Option<&[f32]>, target: &mut [f32]) {
-    match bias {
-        None => target.copy_from_slice(&row[..target.len()]),
-        Some(bias) => {
-            for (out, (x, b)) in target.iter_mut().zip(row.iter().zip(bias)) {
-                *out = x + b;
-            }
+/// Copies a row of products to its place, adding the bias.
+fn store(row: &[f32; PANEL_ROWS], bias: Option<&[f32]>, target: &mut [f32]) {
+    if let Some(bias) = bias {
+        for (out, (x, b)) in target.iter_mut().zip(row.iter().zip(bias)) {
+            *out = x + b;
         }
+    } else if let Ok(whole) = <&mut [f32; PANEL_ROWS]>::try_from(&mut *target) {
+        // Of a length that the compiler knows, which is nearly always: no call.
+        *whole = *row;
+    } else {
+        target.copy_from_slice(&row[..target.len()]);
     }
 }

@@ -172,25 +172,35 @@ impl Call<'_, '_> {
             probe.before_ops();
         }
         for step in &program.steps {
+            let mut ops = step.ops();
             match step {
-                Step::Products(products) => self.products(products)?,
+                Step::Products(products) => {
+                    self.pack(products)?;
+                    if products.norm.is_some() {
+                        ops.by_ref().take(1).try_for_each(|index| self.tell(index, probe))?;
+                    }
+                    self.products(products)?;
+                }
                 Step::Op(index) => self.op(&program.plan.ops[*index])?,
             }
-            let Some(probe) = probe else { continue };
-            for index in step.ops() {
-                let op = &program.plan.ops[index];
-                let output = match *op {
-                    Op::Boundary { stream, .. } => OpOutput::Stream(self.buffer(stream)),
-                    Op::Route { ids, weights, .. } => OpOutput::Routes {
-                        ids: self.buffer(ids),
-                        weights: self.buffer(weights),
-                    },
-                    _ => OpOutput::Nothing,
-                };
-                probe.after_op(index, op, output)?;
-            }
+            ops.try_for_each(|index| self.tell(index, probe))?;
         }
         Ok(())
+    }
+
+    /// Shows the probe, if there is one, what an op has done.
+    fn tell(&self, index: usize, probe: &mut Option<&mut dyn Probe>) -> Result<(), CpuError> {
+        let Some(probe) = probe else { return Ok(()) };
+        let op = &self.program.plan.ops[index];
+        let output = match *op {
+            Op::Boundary { stream, .. } => OpOutput::Stream(self.buffer(stream)),
+            Op::Route { ids, weights, .. } => OpOutput::Routes {
+                ids: self.buffer(ids),
+                weights: self.buffer(weights),
+            },
+            _ => OpOutput::Nothing,
+        };
+        Ok(probe.after_op(index, op, output)?)
     }
 
     fn op(&mut self, op: &Op) -> Result<(), CpuError> {
@@ -204,7 +214,7 @@ impl Call<'_, '_> {
                 input,
                 out,
             } => self.norm(norm, groups, input, out),
-            // A product begins a step of its own kind.
+            // Products are steps of their own kind.
             Op::MatMul { .. } => Ok(()),
             Op::HeadMatMul {
                 first,

@@ -13,12 +13,12 @@ use crate::{Cpu, CpuError, Program};
 const TILES_PER_THREAD: usize = 16;
 
 impl Call<'_, '_> {
+    /// The region of a step whose input is packed.
     pub fn products(&mut self, step: &Products) -> Result<(), CpuError> {
         let rows = self.row_count(step.input);
         if rows == 0 {
             return Ok(());
         }
-        self.pack(step.input, step.activations)?;
         let (cpu, program) = (self.cpu, self.program);
         step.homes
             .iter()

@@ -1,13 +1,15 @@
 //! Ops that work on each row by itself.
 
-use goldcrest_kernels::Kernels;
-use goldcrest_model::plan::{BufferId, KvId, MatrixId, NormId, RopeId};
-use goldcrest_model::spec::NormKind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::Call;
+use goldcrest_kernels::{Kernels, KvLayout, SEGMENT_POSITIONS};
+use goldcrest_model::plan::{BufferId, KvId, MatrixId, NormId, NormUse, RopeId, VectorId};
+use goldcrest_model::spec::{Norm, NormKind};
+
 use super::attend::rotate_keys;
-use crate::CpuError;
-use crate::pool::{Parts, Pool};
+use super::{Call, Row};
+use crate::pool::{Parts, Pool, Tiles};
+use crate::{Cpu, CpuError, Program};
 
 /// Elements below which an op is done before other threads would have woken.
 const INLINE_ELEMENTS: usize = 16 * 1024;
@@ -30,6 +32,38 @@ pub fn over_rows(
         work(first_row, part.row_mut(0));
     })?;
     Ok(())
+}
+
+/// A norm with its weights.
+pub struct RowNorm<'a> {
+    norm: &'a Norm,
+    /// Elements that are normed together.
+    part: usize,
+    weight: Option<&'a [f32]>,
+    bias: Option<&'a [f32]>,
+}
+
+impl<'a> RowNorm<'a> {
+    pub fn new(program: &'a Program, norm: NormId, part: usize) -> RowNorm<'a> {
+        let NormUse { norm, weight, bias } = &program.plan.norms[norm.0];
+        let vector = |id: &Option<VectorId>| id.map(|id| program.weights.vector(id));
+        RowNorm {
+            norm,
+            part,
+            weight: vector(weight),
+            bias: vector(bias),
+        }
+    }
+
+    /// Norms whole rows in place.
+    pub fn apply(&self, kernels: Kernels, rows: &mut [f32]) {
+        let eps = self.norm.eps;
+        match self.norm.kind {
+            NormKind::Rms => kernels.rms_norm(rows, self.part, self.weight, eps),
+            NormKind::Layer => kernels.layer_norm(rows, self.part, self.weight, self.bias, eps),
+            NormKind::Unit => kernels.l2_norm(rows, self.part, eps),
+        }
+    }
 }
 
 impl Call<'_, '_> {
@@ -66,24 +100,18 @@ impl Call<'_, '_> {
     }
 
     pub fn norm(&mut self, norm: NormId, groups: usize, input: BufferId, out: BufferId) -> Result<(), CpuError> {
-        let (cpu, program) = (self.cpu, self.program);
-        let used = &program.plan.norms[norm.0];
-        let weight = used.weight.map(|id| program.weights.vector(id));
-        let bias = used.bias.map(|id| program.weights.vector(id));
-        let (width, eps) = (self.width(out), used.norm.eps);
-        let part = width / groups;
-        let norm_rows = |rows: &mut [f32]| match used.norm.kind {
-            NormKind::Rms => cpu.kernels.rms_norm(rows, part, weight, eps),
-            NormKind::Layer => cpu.kernels.layer_norm(rows, part, weight, bias, eps),
-            NormKind::Unit => cpu.kernels.l2_norm(rows, part, eps),
-        };
+        let cpu = self.cpu;
+        let width = self.width(out);
+        let norm = RowNorm::new(self.program, norm, width / groups);
         if input == out {
-            return over_rows(&cpu.pool, self.buffer_mut(out), width, &|_, rows| norm_rows(rows));
+            return over_rows(&cpu.pool, self.buffer_mut(out), width, &|_, rows| {
+                norm.apply(cpu.kernels, rows);
+            });
         }
         let (from, to) = self.two_buffers(input, out);
         over_rows(&cpu.pool, to, width, &|first, rows| {
             rows.copy_from_slice(&from[first * width..][..rows.len()]);
-            norm_rows(rows);
+            norm.apply(cpu.kernels, rows);
         })
     }
 
@@ -106,24 +134,46 @@ impl Call<'_, '_> {
 
     pub fn kv_write(&mut self, kv: KvId, key: BufferId, value: Option<BufferId>) -> Result<(), CpuError> {
         let (key_width, value_width) = (self.width(key), value.map_or(0, |value| self.width(value)));
+        let cpu = self.cpu;
         let super::Scratch {
             buffers, rows, rotated, ..
         } = &mut *self.scratch;
-        for (i, row) in rows.iter().enumerate() {
-            let mut keys = &buffers[key.0][i * key_width..][..key_width];
-            let mut values = value.map_or(&[][..], |value| &buffers[value.0][i * value_width..][..value_width]);
-            let layout = *self.states[row.part].layer(kv.0).layout();
-            if layout.element.is_quantized() {
-                rotated.clear();
-                rotated.extend(keys.iter().chain(values));
-                let (rotated_keys, rotated_values) = rotated.split_at_mut(key_width);
-                rotate_keys(self.cpu.kernels, &layout, rotated_keys);
-                if !rotated_values.is_empty() {
-                    self.cpu.kernels.rotate_signed(rotated_values, layout.v_dim);
-                }
-                (keys, values) = (rotated_keys, rotated_values);
+        let Some(layout) = self.states.first().map(|state| *state.layer(kv.0).layout()) else {
+            return Ok(());
+        };
+        let mut keys = &buffers[key.0][..rows.len() * key_width];
+        let mut values = value.map_or(&[][..], |value| &buffers[value.0][..rows.len() * value_width]);
+        if layout.element.is_quantized() {
+            rotated.clear();
+            rotated.extend(keys.iter().chain(values));
+            let (rotated_keys, rotated_values) = rotated.split_at_mut(keys.len());
+            over_rows(&cpu.pool, rotated_keys, key_width, &|_, keys| {
+                rotate_keys(cpu.kernels, &layout, keys);
+            })?;
+            if layout.v_dim > 0 {
+                over_rows(&cpu.pool, rotated_values, value_width, &|_, values| {
+                    cpu.kernels.rotate_signed(values, layout.v_dim);
+                })?;
             }
-            self.states[row.part].write(kv.0, row.position, keys, values);
+            (keys, values) = (rotated_keys, rotated_values);
+        }
+        let page_of = |row: &Row| (row.part, row.position / SEGMENT_POSITIONS);
+        for rows in rows.chunk_by(|a, b| page_of(a) == page_of(b)) {
+            let (part, segment) = page_of(&rows[0]);
+            let (page_keys, page_values);
+            (page_keys, keys) = keys.split_at(rows.len() * key_width);
+            (page_values, values) = values.split_at(rows.len() * value_width);
+            let of_page = PageRows {
+                cpu,
+                layout,
+                first_slot: rows[0].position % SEGMENT_POSITIONS,
+                rows: rows.len(),
+                keys: page_keys,
+                values: page_values,
+            };
+            let state = &mut *self.states[part];
+            let saturated = of_page.store(state.page_mut(kv.0, segment))?;
+            state.add_saturated(saturated);
         }
         Ok(())
     }
@@ -148,5 +198,55 @@ impl Call<'_, '_> {
         over_rows(&cpu.pool, self.buffer_mut(buffer), width, &|_, rows| {
             softcap(cpu.kernels, rows)
         })
+    }
+}
+
+/// Keys and values of rows that follow each other, on their way to a page.
+struct PageRows<'a> {
+    cpu: &'a Cpu,
+    layout: KvLayout,
+    first_slot: usize,
+    rows: usize,
+    /// `[rows, heads · k_dim]`
+    keys: &'a [f32],
+    /// `[rows, heads · v_dim]`
+    values: &'a [f32],
+}
+
+impl PageRows<'_> {
+    /// Stores them in the `[heads, page_bytes]` of a page, the threads sharing the heads where that pays, and returns how many numbers
+    /// saturated.
+    fn store(&self, page: &mut [u8]) -> Result<usize, CpuError> {
+        let page_bytes = self.layout.page_bytes();
+        for head in page.chunks_exact(page_bytes) {
+            self.cpu.kernels.prefetch_write(&self.layout, head, self.first_slot);
+        }
+        let heads = page.len() / page_bytes;
+        let saturated = AtomicUsize::new(0);
+        let tiles = Tiles::new(page, page_bytes, (1, page_bytes));
+        let store = |_| {
+            while let Some(mut tile) = tiles.next() {
+                let head = tile.rows().start;
+                saturated.fetch_add(self.store_head(head, heads, tile.row_mut(head)), Ordering::Relaxed);
+            }
+        };
+        if self.keys.len() + self.values.len() <= INLINE_ELEMENTS || heads == 1 {
+            store(0);
+        } else {
+            self.cpu.pool.run(&store)?;
+        }
+        Ok(saturated.into_inner())
+    }
+
+    fn store_head(&self, head: usize, heads: usize, page: &mut [u8]) -> usize {
+        let KvLayout { k_dim, v_dim, .. } = self.layout;
+        (0..self.rows)
+            .map(|row| {
+                let place = row * heads + head;
+                let key = &self.keys[place * k_dim..][..k_dim];
+                let value = &self.values[place * v_dim..][..v_dim];
+                self.layout.write(page, self.first_slot + row, key, value)
+            })
+            .sum()
     }
 }

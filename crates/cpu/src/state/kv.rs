@@ -44,22 +44,13 @@ impl KvPages {
         page.chunks_exact(self.layout.page_bytes()).nth(head)
     }
 
-    /// Stores the keys and values of all heads at one position, and returns how many numbers saturated.
-    pub fn write(&mut self, position: usize, keys: &[f32], values: &[f32]) -> usize {
-        let page = self.pages[position / SEGMENT_POSITIONS]
-            .as_mut()
-            .and_then(Arc::get_mut)
-            .expect("reserved before the call");
-        let layout = self.layout;
-        let KvLayout { k_dim, v_dim, .. } = layout;
-        let slot = position % SEGMENT_POSITIONS;
-        page.chunks_exact_mut(layout.page_bytes())
-            .enumerate()
-            .map(|(head, page)| {
-                let (key, value) = (&keys[head * k_dim..][..k_dim], &values[head * v_dim..][..v_dim]);
-                layout.write(page, slot, key, value)
-            })
-            .sum()
+    /// The page of a segment, `[heads][layout.page_bytes()]`, to be written.
+    ///
+    /// # Panics
+    /// If [`KvPages::reserve`] has not made it.
+    pub fn page_mut(&mut self, segment: usize) -> &mut [u8] {
+        let page = self.pages[segment].as_mut().and_then(Arc::get_mut);
+        page.expect("reserved before the call")
     }
 
     /// Makes the pages of the positions `length..end`, and copies of those of them that are shared.

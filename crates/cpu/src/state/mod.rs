@@ -73,9 +73,14 @@ impl State {
         &self.layers[index]
     }
 
-    /// Stores the keys and values of all heads of a layer at one position, whose page [`State::reserve`] has made.
-    pub fn write(&mut self, layer: usize, position: usize, keys: &[f32], values: &[f32]) {
-        self.saturated_now += self.layers[layer].write(position, keys, values) as u64;
+    /// The page of a segment of a layer, `[heads][page_bytes]`, to be written at positions for which [`State::reserve`] has made room.
+    pub fn page_mut(&mut self, layer: usize, segment: usize) -> &mut [u8] {
+        self.layers[layer].page_mut(segment)
+    }
+
+    /// Counts numbers that the call in progress stored as the largest of the element type.
+    pub fn add_saturated(&mut self, numbers: usize) {
+        self.saturated_now += numbers as u64;
     }
 
     /// A recurrent memory as the call in progress has it so far: at its first use in a call as the last committed one left it, zeros

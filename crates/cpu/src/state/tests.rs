@@ -1,3 +1,4 @@
+use goldcrest_kernels::SEGMENT_POSITIONS;
 use goldcrest_model::backend::{Interrupted, SavedSize};
 use goldcrest_model::plan::{BufferId, Kv, Recurrent};
 
@@ -45,7 +46,10 @@ fn begin(state: &mut State, ids: &[u8]) {
         let position = state.length() + i;
         let number = f32::from(id) + position as f32 / 1024.0;
         for layer in 0..state.layers.len() {
-            state.write(layer, position, &[number; WIDTH], &[-number; WIDTH]);
+            let layout = *state.layer(layer).layout();
+            let page = state.page_mut(layer, position / SEGMENT_POSITIONS);
+            let saturated = layout.write(page, position % SEGMENT_POSITIONS, &[number; WIDTH], &[-number; WIDTH]);
+            state.add_saturated(saturated);
         }
         for memory in 0..state.memories.len() {
             for x in state.recurrent_mut(RecurrentId(memory)) {

@@ -1,11 +1,12 @@
 //! How the ops of a plan are grouped into regions of the thread pool.
 //!
 //! Most ops are a region each, or are so small that the calling thread does them alone. Products of one input run together, and with them
-//! whatever happens to single columns of their outputs: activations, factors, additions. No thread waits for another in between.
+//! whatever happens to single columns of their outputs: activations, factors, additions. No thread waits for another in between. The norm
+//! that makes the input is part of the step, because its rows are packed while they are in the cache.
 
 use std::ops::Range;
 
-use goldcrest_model::plan::{Activations, BufferId, Factors, MatrixId, Op, Plan, VectorId};
+use goldcrest_model::plan::{Activations, BufferId, Factors, MatrixId, NormId, Op, Plan, VectorId};
 use goldcrest_model::spec::Activation;
 
 use crate::pool::MOST_MATRICES;
@@ -29,15 +30,45 @@ impl Step {
     }
 }
 
-/// Products of one input, and what happens to their outputs column by column.
+/// Products of one input, the norm that makes it, and what happens to their outputs column by column.
 pub struct Products {
     ops: Range<usize>,
+    /// Makes `input`, if that is the op before.
+    pub norm: Option<Normed>,
     pub input: BufferId,
     pub activations: Activations,
     /// At most [`MOST_GROUPS`].
     pub groups: Vec<Group>,
     /// Every buffer of a group, in rising order.
     pub homes: Vec<Home>,
+}
+
+/// A norm of rows; see [`Op::Norm`].
+#[derive(Clone, Copy)]
+pub struct Normed {
+    pub norm: NormId,
+    pub groups: usize,
+    pub input: BufferId,
+    out: BufferId,
+}
+
+impl Normed {
+    fn of(op: &Op) -> Option<Normed> {
+        match *op {
+            Op::Norm {
+                norm,
+                groups,
+                input,
+                out,
+            } => Some(Normed {
+                norm,
+                groups,
+                input,
+                out,
+            }),
+            _ => None,
+        }
+    }
 }
 
 /// Most groups of a step.
@@ -101,14 +132,19 @@ pub fn steps(plan: &Plan) -> Vec<Step> {
 }
 
 impl Products {
-    /// The longest run at the start of `ops` that can be one step; none if it begins with no product.
+    /// The longest run at the start of `ops` that can be one step; none if it begins with no product, nor with the norm of one's input.
     fn of(plan: &Plan, ops: Range<usize>) -> Option<Products> {
-        let first = ops.start;
-        let Op::MatMul { input, activations, .. } = plan.ops[first] else {
+        let norm = Normed::of(&plan.ops[ops.start]);
+        let first = ops.start + usize::from(norm.is_some());
+        let Op::MatMul { input, activations, .. } = *plan.ops[..ops.end].get(first)? else {
             return None;
         };
+        if norm.is_some_and(|norm| norm.out != input) {
+            return None;
+        }
         let mut products = Products {
-            ops: first..first,
+            ops: ops.start..first,
+            norm,
             input,
             activations,
             groups: Vec::new(),
