@@ -24,6 +24,7 @@ mod rope;
 mod rotation;
 mod route;
 pub mod scalar;
+mod sum_exp;
 mod vector;
 
 pub use activation::{Activation, GatedActivation, Xielu};
@@ -39,3 +40,4 @@ pub use panel::{PANEL_ROWS, PanelType};
 pub use quantize::{ActivationGroup, ActivationGroupMut, ActivationType, Activations, GROUP_ROWS_MAX};
 pub use recurrent::{CausalConv, Columns, ColumnsMut, Decay, LinearStep, ScanStep};
 pub use route::{GroupLimit, GroupScore, Normalise, RouteError, RouteRule, Router, Scoring};
+pub use sum_exp::exp_f64;

@@ -218,9 +218,6 @@ impl PageRows<'_> {
     /// saturated.
     fn store(&self, page: &mut [u8]) -> Result<usize, CpuError> {
         let page_bytes = self.layout.page_bytes();
-        for head in page.chunks_exact(page_bytes) {
-            self.cpu.kernels.prefetch_write(&self.layout, head, self.first_slot);
-        }
         let heads = page.len() / page_bytes;
         let saturated = AtomicUsize::new(0);
         let tiles = Tiles::new(page, page_bytes, (1, page_bytes));

@@ -1,7 +1,8 @@
 //! Temperature, filters and the draw.
 
+use goldcrest_kernels::{Kernels, exp_f64};
+
 use super::SamplingParams;
-use super::probability::{exp, sum_exp};
 use super::rank::{Candidate, Ranking};
 
 /// The token at `u` (in [0, 1)) of the distribution that temperature, top-k, top-p and min-p leave of `logits`.
@@ -10,12 +11,12 @@ use super::rank::{Candidate, Ranking};
 /// is the first token in order at which the cumulated weight exceeds `u` times the weight of all that are left. All in f64.
 pub(super) fn draw(logits: &[f32], max: f32, params: &SamplingParams, u: f64, buffer: &mut Vec<Candidate>) -> u32 {
     let temperature = f64::from(params.temperature);
-    let weight = |token: Candidate| exp((f64::from(token.logit()) - f64::from(max)) / temperature);
+    let weight = |token: Candidate| exp_f64((f64::from(token.logit()) - f64::from(max)) / temperature);
     let keeps_all = params.top_k == 0 || params.top_k >= logits.len();
     let mut ranking = Ranking::new(logits, if keeps_all { logits.len() } else { params.top_k }, buffer);
     // By rank if top-k has found the order; a whole vocabulary by id, so that it need not be ordered.
     let total = |ranking: &mut Ranking| match keeps_all {
-        true => sum_exp(logits, max, params.temperature),
+        true => Kernels::best().sum_exp(logits, max, params.temperature),
         false => ranking.iter().map(weight).fold(0.0, |sum, weight| sum + weight),
     };
     let nucleus = if params.top_p < 1.0 {

@@ -325,7 +325,11 @@ fn log_probabilities_are_natural_and_of_the_raw_logits() {
         few,
         0,
     );
-    let total: f64 = all.top.iter().map(|&(_, logprob)| probability::exp(logprob)).sum();
+    let total: f64 = all
+        .top
+        .iter()
+        .map(|&(_, logprob)| goldcrest_kernels::exp_f64(logprob))
+        .sum();
     assert!((total - 1.0).abs() < 1e-13, "{total}");
     assert_eq!(all.top.len(), 500);
 }
@@ -402,7 +406,9 @@ fn reference(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
     tokens.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
     let best = f64::from(tokens[0].1);
     let probabilities = |tokens: &[(u32, f32)]| {
-        let weight = |token: &(u32, f32)| probability::exp((f64::from(token.1) - best) / f64::from(params.temperature));
+        let weight = |token: &(u32, f32)| {
+            goldcrest_kernels::exp_f64((f64::from(token.1) - best) / f64::from(params.temperature))
+        };
         let sum: f64 = tokens.iter().map(weight).sum();
         tokens.iter().map(|token| weight(token) / sum).collect::<Vec<f64>>()
     };

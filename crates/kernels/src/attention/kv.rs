@@ -17,10 +17,6 @@ use std::fmt;
 
 use super::block::BLOCK;
 use super::stored::{Place, Stored};
-use crate::Kernels;
-use crate::dispatch::Kernel;
-use crate::panel::LINE_BYTES;
-use crate::vector::Simd;
 
 /// Positions in a page. Segments of attention are the same 256 positions, counted from the start of the sequence.
 pub const SEGMENT_POSITIONS: usize = 256;
@@ -86,48 +82,6 @@ impl KvElement {
 impl fmt::Display for KvElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl Kernels {
-    /// Asks for the memory that [`KvLayout::write`] to `slot` of `page` is about to change. The numbers of a key lie a cache line apart, for
-    /// which the stores would wait nearly one after the other.
-    ///
-    /// # Panics
-    /// If `page` has another length than the layout says, or `slot` is not below [`SEGMENT_POSITIONS`]: a caller's bug.
-    pub fn prefetch_write(self, layout: &KvLayout, page: &[u8], slot: usize) {
-        layout.check(page.len(), slot);
-        let key = layout.key_place(slot);
-        let apart = PANEL_POSITIONS * layout.keys().code_stride();
-        let key_bytes = (layout.leading_k_dims() * apart).saturating_sub(apart) + 1;
-        let value = layout.value_place(slot);
-        for (start, bytes, step) in [
-            (key.code, key_bytes, apart.max(LINE_BYTES)),
-            (value.code, layout.v_row_bytes(), LINE_BYTES),
-        ] {
-            self.run(Prefetch {
-                bytes: &page[start..][..bytes],
-                step,
-            });
-        }
-    }
-}
-
-/// Asks for every `step`-th of some bytes.
-struct Prefetch<'a> {
-    bytes: &'a [u8],
-    step: usize,
-}
-
-impl Kernel for Prefetch<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for byte in self.bytes.iter().step_by(self.step) {
-            // SAFETY: required of the caller.
-            unsafe { S::prefetch(byte) };
-        }
     }
 }
 
