@@ -6,7 +6,7 @@ use goldcrest_model::plan::Activations;
 use super::rows::RowNorm;
 use super::step::Products;
 use super::{Call, split_buffers};
-use crate::pool::{Part, Tiles};
+use crate::pool::{Part, Tiles, split};
 use crate::weights::Panels;
 use crate::{Cpu, CpuError, Program};
 
@@ -101,12 +101,15 @@ pub struct Weighted<'a> {
     pub bias: Option<&'a [f32]>,
 }
 
-/// Where to cut rows into ranges whose packed values stay in the cache while the panels of a tile stream by, and their end.
+/// Where to cut rows into even ranges whose packed values stay in the cache while the panels of a tile stream by, and their end.
 pub fn row_cuts(packed: &Packed, cuts: &mut Vec<usize>) {
     let group_bytes = GROUP_ROWS_MAX * packed.k() * size_of::<f32>();
-    let groups = (ROW_RANGE_BYTES / group_bytes.max(1)).max(1);
+    let range_groups = (ROW_RANGE_BYTES / group_bytes.max(1)).max(1);
+    let groups = packed.groups().len();
+    let ranges = groups.div_ceil(range_groups);
+    let first_groups = (0..ranges).map(|range| split(groups, ranges, range).start);
     cuts.clear();
-    cuts.extend(packed.groups().step_by(groups).map(|group| group.first_row()));
+    cuts.extend(first_groups.filter_map(|group| Some(packed.groups().nth(group)?.first_row())));
     cuts.push(packed.rows());
 }
 

@@ -9,7 +9,11 @@ use super::step::{ColumnOp, MOST_GROUPS, Products};
 use crate::pool::{Part, SharedTile, SharedTiles};
 use crate::{Cpu, CpuError, Program};
 
-/// Tiles for each thread where there are many rows, so that a slow thread leaves some to the others.
+#[cfg(test)]
+mod tests;
+
+/// Tiles for each thread where there are many rows, so that a slow thread leaves some to the others. One that is four times slower than
+/// they are may take its last tile just before they finish: with 16 they then wait for at most a quarter of the time of the product.
 const TILES_PER_THREAD: usize = 16;
 
 impl Call<'_, '_> {
@@ -64,11 +68,16 @@ impl Call<'_, '_> {
 pub fn tile_columns(width: usize, row_cuts: &[usize], threads: usize) -> usize {
     let rows = row_cuts.last().map_or(0, |rows| *rows);
     let row_ranges = row_cuts.len().saturating_sub(1).max(1);
-    let tiles = match rows <= GROUP_ROWS_MAX {
-        true => threads,
-        false => (TILES_PER_THREAD * threads).div_ceil(row_ranges).max(threads),
+    let panels = width.div_ceil(PANEL_ROWS);
+    let tile_panels = match rows <= GROUP_ROWS_MAX {
+        true => panels.div_ceil(threads),
+        false => {
+            let tiles = (TILES_PER_THREAD * threads).div_ceil(row_ranges).max(threads);
+            // Rounded down: what makes a tile larger is what the others wait for in the end.
+            (panels / tiles).max(1)
+        }
     };
-    width.div_ceil(PANEL_ROWS).div_ceil(tiles) * PANEL_ROWS
+    tile_panels * PANEL_ROWS
 }
 
 /// One op on one tile.
