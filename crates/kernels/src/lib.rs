@@ -9,6 +9,8 @@
 
 mod activation;
 mod attention;
+#[cfg(test)]
+mod counts;
 mod dispatch;
 mod elementwise;
 mod float16;

@@ -7,6 +7,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(test)]
+pub(crate) mod counted;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
