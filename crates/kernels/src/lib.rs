@@ -26,6 +26,8 @@ mod rope;
 mod rotation;
 mod route;
 pub mod scalar;
+#[cfg(test)]
+mod stamped;
 mod sum_exp;
 mod vector;
 

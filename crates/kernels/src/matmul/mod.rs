@@ -6,7 +6,7 @@
 mod float;
 mod quantized;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::marker::PhantomData;
 

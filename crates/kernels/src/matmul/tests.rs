@@ -3,11 +3,12 @@
 use goldcrest_format::{DType, blocks};
 use proptest::prelude::*;
 
+use crate::Kernels;
 use crate::panel::lanes::levels::{Iq1, Iq2, Iq3S, Iq3Xxs, Levels};
 use crate::panel::{PANEL_ROWS, PanelType};
 use crate::quantize::{ActivationType, Activations};
 use crate::scalar::matmul as oracle;
-use crate::{Isa, Kernels};
+use crate::stamped::{Instance, Stamps};
 
 /// A small generator with a fixed seed: xorshift64.
 struct Random(u64);
@@ -208,9 +209,8 @@ impl Case {
         panel
     }
 
-    /// The 16 outputs of each row on `isa`.
-    fn multiply(&self, isa: Isa, activation_type: ActivationType) -> Vec<f32> {
-        let kernels = Kernels::new(isa).unwrap();
+    /// The 16 outputs of each row.
+    fn multiply(&self, kernels: Kernels, activation_type: ActivationType) -> Vec<f32> {
         let panel = self.panel();
         let mut activations = Activations::new();
         activations.pack(kernels, activation_type, &self.inputs.concat(), self.k);
@@ -230,15 +230,15 @@ impl Case {
         }
     }
 
-    /// Compares every instruction set of this machine with the oracle.
+    /// Compares every instance with the oracle.
     fn check(&self) {
         for activation_type in activation_types(self.panel_type) {
-            for isa in Isa::available() {
-                let products = self.multiply(isa, activation_type);
+            for instance in Instance::all() {
+                let products = instance.run(|kernels| self.multiply(kernels, activation_type));
                 for (row, products) in products.chunks_exact(PANEL_ROWS).enumerate() {
                     for (output, &product) in products.iter().enumerate() {
                         let what = format!(
-                            "{} {activation_type:?} on {isa}: k {}, row {row} of {}, output {output} of {}",
+                            "{} {activation_type:?} on {instance:?}: k {}, row {row} of {}, output {output} of {}",
                             self.panel_type,
                             self.k,
                             self.inputs.len(),
@@ -262,12 +262,16 @@ fn activation_types(panel_type: PanelType) -> impl Iterator<Item = ActivationTyp
     q8.into_iter().chain([ActivationType::F32])
 }
 
-#[test]
-fn all_instruction_sets_equal_the_oracle_for_any_number_of_rows() {
-    let mut random = Random::new(1);
+/// Even and odd numbers of blocks, all types and both kinds of activations, for some number of rows.
+pub(crate) fn compare_rows(stamps: &mut Stamps, rows: usize) {
+    let mut random = Random::new(rows as u64);
     for panel_type in PanelType::ALL {
-        for rows in 1..=17 {
-            let k = panel_type.block_values() * [1, 3][rows % 2];
+        let step = if panel_type.is_quantized() {
+            panel_type.block_values()
+        } else {
+            11
+        };
+        for k in [2 * step, 3 * step] {
             Case::new(
                 panel_type,
                 k,
@@ -277,6 +281,7 @@ fn all_instruction_sets_equal_the_oracle_for_any_number_of_rows() {
             )
             .check();
         }
+        stamps.stamp("matmul", panel_type);
     }
 }
 
