@@ -1,5 +1,6 @@
 //! `cargo xtask`: the chores of this repository.
 
+mod count;
 mod emulate;
 mod fixtures;
 mod synth;
@@ -12,6 +13,8 @@ usage: cargo xtask fixtures [--dir DIR]   fetch the models that tests run on, ch
        cargo xtask test [ARGS...]         fetch them, then run all tests: cargo test --workspace ARGS
        cargo xtask synth CONFIG OUT.gguf  write a model of real shape with random weights (alone: its options)
        cargo xtask emulate                run kernels and recorded logits on emulated AArch64 and x86-64 without AVX
+       cargo xtask count                  count instructions of prefill and decode; fail if they grew by over 5 %
+       cargo xtask count --record REASON  record how many there are now, and why
 
 DIR is target/fixtures of this workspace, or GOLDCREST_FIXTURES where that is set.";
 
@@ -34,6 +37,8 @@ fn run(arguments: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
         ["test", rest @ ..] => return test(rest),
         ["synth", rest @ ..] => synth::run(rest, &folder())?,
         ["emulate"] => return Ok(exit_code(emulate::test(&cargo(), workspace())?)),
+        ["count"] => return Ok(exit_code(count::check(&cargo(), workspace())?)),
+        ["count", "--record", reason] => count::record(&cargo(), workspace(), reason)?,
         _ => {
             eprintln!("{USAGE}");
             return Ok(ExitCode::from(2));

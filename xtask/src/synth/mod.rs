@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[&str], fixtures: &Path) -> Result<(), SynthError>
         }
     }
     let started = Instant::now();
-    let bytes = write(&request, &tokenizer, Path::new(out))?;
+    let bytes = write(&request, Some(&tokenizer), Path::new(out))?;
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{out}: {bytes} bytes in {seconds:.1} s, {:.0} MB/s",
@@ -97,11 +97,22 @@ impl Request {
     }
 }
 
+/// Writes a preset's shape with few layers and ids, and without a tokenizer: a model whose numbers alone are of interest.
+pub(crate) fn write_small(preset: &str, mix: &str, out: &Path) -> Result<(), SynthError> {
+    let mut request = Request::new(preset)?;
+    request.mix = Mix::named(mix)?;
+    request.shape.layers = 2;
+    request.shape.vocabulary = 2048;
+    write(&request, None, out).map(|_| ())
+}
+
 /// Writes the model and returns the length of the file.
-fn write(request: &Request, tokenizer: &Path, out: &Path) -> Result<u64, SynthError> {
+fn write(request: &Request, tokenizer: Option<&Path>, out: &Path) -> Result<u64, SynthError> {
     let Request { shape, mix, .. } = request;
     let mut entries = header::settings(shape, &format!("synthetic {}", request.name), mix.file_type);
-    entries.extend(header::tokenizer(tokenizer, shape.vocabulary)?);
+    if let Some(tokenizer) = tokenizer {
+        entries.extend(header::tokenizer(tokenizer, shape.vocabulary)?);
+    }
     let tensors = weights::tensors(shape, *mix);
     let (head, offsets) = header::encode(&entries, &tensors)?;
     let embedding = mix.dtype(mix::Place {

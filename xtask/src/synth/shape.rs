@@ -8,11 +8,12 @@ use super::error::SynthError;
 use super::families::{self, Family};
 
 /// Configurations that are here already: as published, without the keys that do not decide a shape.
-const PRESETS: [(&str, &str); 5] = [
+const PRESETS: [(&str, &str); 6] = [
     ("llama-3.2-1b", include_str!("presets/llama-3.2-1b.json")),
     ("qwen2.5-0.5b", include_str!("presets/qwen2.5-0.5b.json")),
     ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
     ("smollm2-135m", include_str!("presets/smollm2-135m.json")),
+    ("tiny", include_str!("presets/tiny.json")),
     ("tiny-moe", include_str!("presets/tiny-moe.json")),
 ];
 

@@ -39,7 +39,7 @@ struct Written(PathBuf);
 impl Written {
     fn new(name: &str, request: &Request) -> Written {
         let path = std::env::temp_dir().join(format!("goldcrest-synth-{}-{name}.gguf", std::process::id()));
-        write(request, &tokenizer(), &path).unwrap();
+        write(request, Some(&tokenizer()), &path).unwrap();
         Written(path)
     }
 
@@ -309,7 +309,7 @@ fn what_cannot_be_written_is_refused() {
     let mut small = request("tiny-moe", "Q4_0");
     small.shape.vocabulary = 100;
     let no_file = Path::new("no/such/folder/out.gguf");
-    let error = write(&small, &tokenizer(), no_file).unwrap_err();
+    let error = write(&small, Some(&tokenizer()), no_file).unwrap_err();
     assert!(
         matches!(
             error,
@@ -322,9 +322,9 @@ fn what_cannot_be_written_is_refused() {
     );
     let mut dense = request("llama-3.2-1b", "Q4_0");
     dense.routing = Routing::Zipf { exponent: 1.0 };
-    let error = write(&dense, &tokenizer(), no_file).unwrap_err();
+    let error = write(&dense, Some(&tokenizer()), no_file).unwrap_err();
     assert!(matches!(error, SynthError::Skew { .. }), "{error}");
-    let error = write(&request("tiny-moe", "Q4_0"), &tokenizer(), no_file).unwrap_err();
+    let error = write(&request("tiny-moe", "Q4_0"), Some(&tokenizer()), no_file).unwrap_err();
     assert!(matches!(error, SynthError::Write { .. }), "{error}");
 }
 
