@@ -72,6 +72,11 @@ const FAMILY_PLACES: &[(&str, Option<&str>, &str)] = &[
         Some("llama.cpp"),
         "the name of a program whose habits differ",
     ),
+    (
+        "xtask/src/emulate.rs",
+        Some("llama_quant256"),
+        "the name of a golden case",
+    ),
     ("xtask/src/fixtures.rs", None, "the names of published models"),
     ("xtask/src/synth/", None, "the shapes of published models"),
 ];
