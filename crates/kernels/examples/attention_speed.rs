@@ -8,8 +8,8 @@
 use std::hint::black_box;
 
 use goldcrest_kernels::{
-    AttentionScratch, Isa, Kernels, KvElement, KvLayout, KvPage, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots,
-    attention_state_len, clear_attention_states,
+    Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots, attention_state_len,
+    clear_attention_states,
 };
 
 const POSITIONS: usize = 4096;
@@ -86,12 +86,10 @@ fn attend(kernels: Kernels, layout: &KvLayout, pages: &[Vec<u8>], queries: &[f32
         alibi: None,
     };
     let rows: Vec<QueryRow> = queries.chunks(layout.k_dim).map(query).collect();
-    let mut scratch = AttentionScratch::default();
     for sequence in pages.chunks(SEGMENTS) {
         clear_attention_states(states, layout.v_dim);
         for page in sequence {
-            let page = KvPage { layout, bytes: page };
-            kernels.attend_segment(page, &rule, &rows, states, &mut scratch);
+            kernels.attend_segment(layout, page, &rule, &rows, states);
         }
         black_box(&states);
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use crate::vector::counted::count;
 use crate::{
-    Activation, ActivationType, Activations, Alibi, AttentionScratch, CausalConv, Columns, ColumnsMut, Decay,
-    GatedActivation, IndexQuery, Kernels, KvElement, KvLayout, KvPage, LinearStep, PANEL_ROWS, PanelType, QueryRow,
-    SEGMENT_POSITIONS, ScanStep, ScoreRule, SeenSlots, attention_state_len,
+    Activation, ActivationType, Activations, Alibi, CausalConv, Columns, ColumnsMut, Decay, GatedActivation,
+    IndexQuery, Kernels, KvElement, KvLayout, LinearStep, PANEL_ROWS, PanelType, QueryRow, SEGMENT_POSITIONS, ScanStep,
+    ScoreRule, SeenSlots, attention_state_len,
 };
 
 /// One row, as in decode, and a full group of a prefill.
@@ -128,11 +128,7 @@ fn attention(rows: usize) -> Vec<(String, u64)> {
         // Those of rows that have seen keys before.
         let mut states = vec![1.0; rows * attention_state_len(HEAD_DIM)];
         counts.push(named(&format!("attend {element:?}"), rows, |kernels| {
-            let page = KvPage {
-                layout: &layout,
-                bytes: &page,
-            };
-            kernels.attend_segment(page, &rule, &heads, &mut states, &mut AttentionScratch::default());
+            kernels.attend_segment(&layout, &page, &rule, &heads, &mut states);
         }));
         let mut scores = [0.0; SEGMENT_POSITIONS];
         let index = IndexQuery {

@@ -33,9 +33,8 @@ mod vector;
 
 pub use activation::{Activation, GatedActivation, Xielu};
 pub use attention::{
-    Alibi, AttentionScratch, IndexQuery, KvElement, KvLayout, KvPage, QueryRow, SEGMENT_POSITIONS, ScoreRule,
-    SeenSlots, SlotSet, Visible, attention_state_len, choose_largest, clear_attention_states, visible_segments,
-    visible_slots,
+    Alibi, IndexQuery, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots, SlotSet, Visible,
+    attention_state_len, choose_largest, clear_attention_states, visible_segments, visible_slots,
 };
 pub use dispatch::Kernels;
 pub use isa::{Isa, IsaError};

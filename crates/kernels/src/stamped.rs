@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use crate::scalar::attention::Query;
 use crate::vector::counted::count;
 use crate::{
-    Activation, ActivationType, Activations, AttentionScratch, CausalConv, Columns, ColumnsMut, Decay, GatedActivation,
-    IndexQuery, Isa, Kernels, KvElement, KvLayout, KvPage, LinearStep, MathFunction, Normalise, QueryRow, RouteRule,
-    Router, SEGMENT_POSITIONS, ScanStep, ScoreRule, Scoring, SeenSlots, Visible, Xielu, attention_state_len,
-    clear_attention_states, matmul, quantize, scalar, visible_slots,
+    Activation, ActivationType, Activations, CausalConv, Columns, ColumnsMut, Decay, GatedActivation, IndexQuery, Isa,
+    Kernels, KvElement, KvLayout, LinearStep, MathFunction, Normalise, QueryRow, RouteRule, Router, SEGMENT_POSITIONS,
+    ScanStep, ScoreRule, Scoring, SeenSlots, Visible, Xielu, attention_state_len, clear_attention_states, matmul,
+    quantize, scalar, visible_slots,
 };
 
 /// What runs kernels: the instruction sets of this machine, and 16 lanes of plain Rust.
@@ -289,11 +289,7 @@ impl Cache {
         let heads: Vec<QueryRow> = q.chunks(self.layout.k_dim).map(row).collect();
         let mut states = vec![0.0; heads.len() * attention_state_len(self.layout.v_dim)];
         clear_attention_states(&mut states, self.layout.v_dim);
-        let page = KvPage {
-            layout: &self.layout,
-            bytes: &self.pages[segment],
-        };
-        kernels.attend_segment(page, rule, &heads, &mut states, &mut AttentionScratch::default());
+        kernels.attend_segment(&self.layout, &self.pages[segment], rule, &heads, &mut states);
         states
     }
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    Alibi, AttentionScratch, Isa, Kernels, KvElement, KvLayout, KvPage, QueryRow, SEGMENT_POSITIONS, ScoreRule,
-    SeenSlots, SlotSet, Visible, attention_state_len, clear_attention_states, scalar, visible_segments, visible_slots,
+    Alibi, Isa, Kernels, KvElement, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots, SlotSet, Visible,
+    attention_state_len, clear_attention_states, scalar, visible_segments, visible_slots,
 };
 use proptest::prelude::*;
 
@@ -193,11 +193,7 @@ impl Case {
                 alibi: row.slope.map(|slope| Alibi::new(slope, row.position, segment)),
             })
             .collect();
-        let page = KvPage {
-            layout: &self.layout,
-            bytes: &self.pages[segment],
-        };
-        kernels.attend_segment(page, &self.rule, &rows, states, &mut AttentionScratch::default());
+        kernels.attend_segment(&self.layout, &self.pages[segment], &self.rule, &rows, states);
     }
 
     fn finish(&self, kernels: Kernels, states: &[f32]) -> Vec<Vec<f32>> {
@@ -485,8 +481,7 @@ fn quantisation_error(element: KvElement, rotated: bool, outlier: f32) -> f64 {
                 seen: SeenSlots::Range(visible_slots(POSITIONS - 1, Visible::All, segment)),
                 alibi: None,
             };
-            let page = KvPage { layout, bytes: page };
-            kernels.attend_segment(page, &rule, &[row], &mut state, &mut AttentionScratch::default());
+            kernels.attend_segment(layout, page, &rule, &[row], &mut state);
         }
         let mut out = vec![0.0; DIM];
         kernels.finish_attention(&state, None, &mut out);
@@ -541,16 +536,17 @@ fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
         let attend = |page: &[u8], visible: Range<usize>| {
             let mut state = vec![0.0; attention_state_len(16)];
             clear_attention_states(&mut state, 16);
-            let row = QueryRow {
-                q: &q,
-                seen: SeenSlots::Range(visible),
-                alibi: None,
-            };
-            let page = KvPage {
-                layout: &layout,
-                bytes: page,
-            };
-            kernels.attend_segment(page, &rule, &[row], &mut state, &mut AttentionScratch::default());
+            kernels.attend_segment(
+                &layout,
+                page,
+                &rule,
+                &[QueryRow {
+                    q: &q,
+                    seen: SeenSlots::Range(visible),
+                    alibi: None,
+                }],
+                &mut state,
+            );
             let mut out = [f32::NAN; 16];
             kernels.finish_attention(&state, Some(1.0), &mut out);
             out

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    Alibi, AttentionScratch, Kernels, KvLayout, KvPage, QueryRow, ScoreRule, SeenSlots, SlotSet, Visible,
-    attention_state_len, clear_attention_states, visible_segments, visible_slots,
+    Alibi, Kernels, KvLayout, QueryRow, ScoreRule, SeenSlots, SlotSet, Visible, attention_state_len,
+    clear_attention_states, visible_segments, visible_slots,
 };
 use goldcrest_model::plan::Op;
 use goldcrest_model::spec;
@@ -20,15 +20,6 @@ const TILE_ROWS: usize = 32;
 
 /// Pairs of a token and a KV head, for each thread, below which the threads share segments instead.
 const FEW_TILES: usize = 4;
-
-/// Memory of the attention ops of a call.
-#[derive(Default)]
-pub struct AttentionMemory {
-    /// States of rows, a stretch for each thread.
-    states: Vec<f32>,
-    /// One for each thread.
-    scratch: Vec<AttentionScratch>,
-}
 
 /// What the tiles of one attention op share.
 struct Attention<'a> {
@@ -82,7 +73,7 @@ impl Call<'_, '_> {
         let super::Scratch {
             buffers,
             rows: row_places,
-            attention: memory,
+            attention: attention_states,
             rotated,
             ..
         } = &mut *self.scratch;
@@ -109,7 +100,7 @@ impl Call<'_, '_> {
             chosen,
             group,
         };
-        attention.run(&mut outputs[..rows * out_width], memory)
+        attention.run(&mut outputs[..rows * out_width], attention_states)
     }
 }
 
@@ -149,34 +140,28 @@ pub fn rotate_keys(kernels: Kernels, layout: &KvLayout, keys: &mut [f32]) {
 
 impl Attention<'_> {
     /// Writes the `[rows, heads · v_dim]` outputs.
-    fn run(&self, outputs: &mut [f32], memory: &mut AttentionMemory) -> Result<(), CpuError> {
-        memory
-            .scratch
-            .resize_with(self.cpu.threads(), AttentionScratch::default);
+    fn run(&self, outputs: &mut [f32], states: &mut Vec<f32>) -> Result<(), CpuError> {
         let pairs = self.rows.len() * self.heads / self.group;
         let segments = self.rows.iter().map(|row| self.segments(row).len()).max();
         match segments {
             Some(segments) if segments > 1 && pairs < FEW_TILES * self.cpu.threads() => {
-                self.run_by_segment(outputs, memory, segments)
+                self.run_by_segment(outputs, states, segments)
             }
-            _ => self.run_by_tokens(outputs, memory),
+            _ => self.run_by_tokens(outputs, states),
         }
     }
 
     /// The threads share the segments of every row and KV head. `most` is the largest number of segments that a row sees.
-    fn run_by_segment(&self, outputs: &mut [f32], memory: &mut AttentionMemory, most: usize) -> Result<(), CpuError> {
+    fn run_by_segment(&self, outputs: &mut [f32], states: &mut Vec<f32>, most: usize) -> Result<(), CpuError> {
         let KvLayout { v_dim, .. } = self.layout;
         let pool = &self.cpu.pool;
-        let AttentionMemory { states, scratch } = memory;
-        let scratch = Parts::of_slice(scratch, 1, pool.threads());
         let kv_heads = self.heads / self.group;
         let len = self.group * attention_state_len(v_dim);
         let own_len = pool.threads() * len;
         states.resize(own_len + self.rows.len() * kv_heads * most * len, 0.0);
         let (own, of_segments) = states.split_at_mut(own_len);
         let items = Tiles::new(of_segments, len, (1, len));
-        pool.run(&|thread| {
-            let scratch = &mut scratch.take_slice(thread)[0];
+        pool.run(&|_| {
             while let Some(mut item) = items.next() {
                 let index = item.rows().start;
                 let (pair, nth) = (index / most, index % most);
@@ -185,7 +170,7 @@ impl Attention<'_> {
                 let state = item.row_mut(index);
                 clear_attention_states(state, v_dim);
                 if nth < segments.len() {
-                    self.attend_segment(&(token..token + 1), (kv_head, segments.start + nth), state, scratch);
+                    self.attend_segment(&(token..token + 1), kv_head, segments.start + nth, state);
                 }
             }
         })?;
@@ -209,11 +194,9 @@ impl Attention<'_> {
     }
 
     /// The threads share tiles of a few tokens and a KV head, which see a page side by side.
-    fn run_by_tokens(&self, outputs: &mut [f32], memory: &mut AttentionMemory) -> Result<(), CpuError> {
+    fn run_by_tokens(&self, outputs: &mut [f32], states: &mut Vec<f32>) -> Result<(), CpuError> {
         let KvLayout { v_dim, .. } = self.layout;
         let pool = &self.cpu.pool;
-        let AttentionMemory { states, scratch } = memory;
-        let scratch = Parts::of_slice(scratch, 1, pool.threads());
         let tile_tokens = (TILE_ROWS / self.group).max(1);
         let state_len = tile_tokens * self.group * attention_state_len(v_dim);
         states.resize(state_len * pool.threads(), 0.0);
@@ -221,16 +204,15 @@ impl Attention<'_> {
         let tiles = Tiles::new(outputs, self.heads * v_dim, (tile_tokens, self.group * v_dim));
         pool.run(&|thread| {
             let states = states.take_slice(thread);
-            let scratch = &mut scratch.take_slice(thread)[0];
             while let Some(tile) = tiles.next() {
-                self.tile(tile, states, scratch);
+                self.tile(tile, states);
             }
         })?;
         Ok(())
     }
 
     /// A tile of tokens and the query heads of one KV head. Tokens of one sequence follow each other; each such run goes by itself.
-    fn tile(&self, mut out: Part<f32>, states: &mut [f32], scratch: &mut AttentionScratch) {
+    fn tile(&self, mut out: Part<f32>, states: &mut [f32]) {
         let mut first = out.rows().start;
         while first < out.rows().end {
             let part = self.rows[first].part;
@@ -238,18 +220,12 @@ impl Attention<'_> {
                 .iter()
                 .take_while(|row| row.part == part)
                 .count();
-            self.run_of_tokens(first..first + run, &mut out, states, scratch);
+            self.run_of_tokens(first..first + run, &mut out, states);
             first += run;
         }
     }
 
-    fn run_of_tokens(
-        &self,
-        tokens: Range<usize>,
-        out: &mut Part<f32>,
-        states: &mut [f32],
-        scratch: &mut AttentionScratch,
-    ) {
+    fn run_of_tokens(&self, tokens: Range<usize>, out: &mut Part<f32>, states: &mut [f32]) {
         let v_dim = self.layout.v_dim;
         let kv_head = out.columns().start / (self.group * v_dim);
         let state_len = attention_state_len(v_dim);
@@ -259,7 +235,7 @@ impl Attention<'_> {
         let oldest = self.segments(&self.rows[tokens.start]).start;
         let newest = self.segments(&self.rows[tokens.end - 1]).end;
         for segment in oldest..newest {
-            self.attend_segment(&tokens, (kv_head, segment), states, scratch);
+            self.attend_segment(&tokens, kv_head, segment, states);
         }
         for (token, states) in tokens.zip(states.chunks_exact(self.group * state_len)) {
             self.finish(kv_head, states, out.row_mut(token));
@@ -271,13 +247,7 @@ impl Attention<'_> {
     }
 
     /// Attends from the heads of some tokens of one sequence to a page, if it is held, and merges the result into their states.
-    fn attend_segment(
-        &self,
-        tokens: &Range<usize>,
-        (kv_head, segment): (usize, usize),
-        states: &mut [f32],
-        scratch: &mut AttentionScratch,
-    ) {
+    fn attend_segment(&self, tokens: &Range<usize>, kv_head: usize, segment: usize, states: &mut [f32]) {
         let state = &self.states[self.rows[tokens.start].part];
         let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
             return;
@@ -293,13 +263,9 @@ impl Attention<'_> {
                 self.query_row(tokens.start + token, (kv_head, of_group), segment, set)
             });
             let states = &mut states[chunk * state_len..][..count * state_len];
-            let page = KvPage {
-                layout: &self.layout,
-                bytes: page,
-            };
             self.cpu
                 .kernels
-                .attend_segment(page, &self.rule, &rows[..count], states, scratch);
+                .attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
         }
     }
 

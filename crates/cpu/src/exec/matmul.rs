@@ -11,7 +11,7 @@ use crate::weights::Panels;
 use crate::{Cpu, CpuError, Program};
 
 /// Packed activations that stay in a core's L2 while the panels stream by.
-const ROW_RANGE_BYTES: usize = 384 << 10;
+const ROW_RANGE_BYTES: usize = 224 << 10;
 
 impl Call<'_, '_> {
     /// Packs the rows of a step's input, unless the step before has. Those of a norm are made and packed one group after the other, while

@@ -36,7 +36,8 @@ pub struct Scratch {
     /// Where products cut their rows.
     row_cuts: Vec<usize>,
     ropes: Vec<RopeRows>,
-    attention: attend::AttentionMemory,
+    /// States of attention rows, a stretch for each thread.
+    attention: Vec<f32>,
     /// Queries, or the key and value of a row, on their way to a quantised cache.
     rotated: Vec<f32>,
     /// Choices of keys, one a thread.
@@ -75,7 +76,7 @@ impl Scratch {
             rows: Vec::with_capacity(max_rows),
             row_cuts: Vec::new(),
             ropes: plan.ropes.iter().map(|_| RopeRows::default()).collect(),
-            attention: attend::AttentionMemory::default(),
+            attention: Vec::new(),
             rotated: Vec::new(),
             choices: (0..threads).map(|_| choose::ChoiceScratch::default()).collect(),
             experts: experts::ExpertScratch::default(),

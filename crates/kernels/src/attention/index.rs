@@ -98,10 +98,10 @@ impl Index<'_> {
         let mut dots = [[0.0; SEGMENT_POSITIONS]; R];
         self.kernels.run(Scores::<K, R> {
             layout: self.layout,
-            keys: &self.keys[panels.start * self.layout.k_panel_bytes()..],
+            keys: self.keys,
             queries,
             panels,
-            scores: dots.each_mut(),
+            scores: &mut dots,
             ahead: true,
             element: PhantomData,
         });

@@ -44,7 +44,6 @@ pub use kv::{KvElement, KvLayout, SEGMENT_POSITIONS};
 pub use slots::{SeenSlots, SlotSet};
 
 use crate::Kernels;
-pub use segment::AttentionScratch;
 use segment::Page;
 use state::{FinishRow, MergeRows};
 
@@ -151,35 +150,25 @@ fn check_states(states: &[f32], v_dim: usize) {
     );
 }
 
-/// The keys and values of one KV head in one segment.
-#[derive(Clone, Copy, Debug)]
-pub struct KvPage<'a> {
-    /// How they lie.
-    pub layout: &'a KvLayout,
-    /// [`KvLayout::page_bytes`] of them.
-    pub bytes: &'a [u8],
-}
-
 impl Kernels {
     /// Attends from `rows`, which share one KV head, to one segment and merges the result into their states.
     ///
     /// `states` holds one state per row, in the order of `rows` ([`attention_state_len`], [`clear_attention_states`]). Call it for the
     /// segments of a row in rising order; or, to share the segments of a row among threads, let each segment have its own cleared state
     /// and merge those in rising order by [`Kernels::merge_attention`]: both give the same bits. Rows that see nothing here keep their
-    /// state. Rows are fastest side by side if they see the same slots, as the query heads of one token do; up to 32 share what is read.
+    /// state. Rows are fastest side by side if they see the same slots, as the query heads of one token do.
     ///
     /// # Panics
-    /// If the page, a query or `states` has another length than the layout says, or a range exceeds the page: a caller's bug.
+    /// If the page, a query or `states` has another length than `layout` says, or a range exceeds the page: a caller's bug.
     pub fn attend_segment(
         self,
-        page: KvPage<'_>,
+        layout: &KvLayout,
+        page: &[u8],
         rule: &ScoreRule,
         rows: &[QueryRow<'_>],
         states: &mut [f32],
-        scratch: &mut AttentionScratch,
     ) {
-        let KvPage { layout, bytes } = page;
-        assert_eq!(bytes.len(), layout.page_bytes(), "page size of {layout:?}");
+        assert_eq!(page.len(), layout.page_bytes(), "page size of {layout:?}");
         assert_eq!(
             states.len(),
             rows.len() * attention_state_len(layout.v_dim),
@@ -193,10 +182,11 @@ impl Kernels {
         let page = Page {
             kernels: self,
             layout,
-            bytes,
+            bytes: page,
             rule,
+            ahead: true,
         };
-        page.attend(rows, states, scratch);
+        page.attend(rows, states);
     }
 
     /// Merges the states `next` of later segments into `states`, row by row.

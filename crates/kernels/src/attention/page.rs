@@ -141,7 +141,7 @@ unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
     }
 }
 
-/// How far ahead of what is read lines are asked for. Measured with one row on Sapphire Rapids and Zen 3.
+/// How far ahead of what is read lines are asked for.
 const PREFETCH_BYTES: usize = 4096;
 
 /// Asks for what lies as far behind the `bytes` from `from` on.
@@ -212,13 +212,13 @@ impl<S: Simd, E: Element, const HIGH: bool> Columns<S> for ValueColumns<E, HIGH>
 /// Dot products of `R` queries with the keys of some panels: one fma chain over the dimensions in order.
 pub(super) struct Scores<'a, E, const R: usize> {
     pub layout: &'a KvLayout,
-    /// The K part of a page from the first of `panels` on.
+    /// The K part of a page.
     pub keys: &'a [u8],
     /// Each as long as a key.
     pub queries: [&'a [f32]; R],
     /// Panels to read, at most those of a page.
     pub panels: Range<usize>,
-    pub scores: [&'a mut PerPosition; R],
+    pub scores: &'a mut [PerPosition; R],
     /// Whether the keys lie in memory still.
     pub ahead: bool,
     pub element: PhantomData<E>,
@@ -232,7 +232,7 @@ impl<E: Element, const R: usize> Kernel for Scores<'_, E, R> {
         let KvLayout { k_dim, element, .. } = *self.layout;
         assert!(self.queries.iter().all(|query| query.len() == k_dim) && element.keys() == E::STORED);
         assert!(self.panels.end * PANEL_POSITIONS <= SEGMENT_POSITIONS);
-        assert!(self.keys.len() >= self.panels.len() * self.layout.k_panel_bytes());
+        assert!(self.keys.len() >= self.panels.end * self.layout.k_panel_bytes());
         for panel in self.panels.clone() {
             // SAFETY: required of the caller, and as asserted. The registers fit: 16 of 8 lanes, 32 of 16 or of 4.
             unsafe {
@@ -260,8 +260,7 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
             // SAFETY: a panel is `k_panel_bytes` long: 32 scales for each block, 32 codes for each leading dimension, 32 f16 for each
             // plain one. The panel's positions lie in the page.
             unsafe {
-                let nth = panel - self.panels.start;
-                let keys = self.keys.as_ptr().add(nth * self.layout.k_panel_bytes());
+                let keys = self.keys.as_ptr().add(panel * self.layout.k_panel_bytes());
                 let codes = keys.add(self.layout.k_scale_bytes());
                 let mut sums = [[S::splat(0.0); N]; R];
                 let mut first = 0;
@@ -281,7 +280,7 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
                 let plain = keys.add(self.layout.k_plain_offset_bytes());
                 let no_scales = [S::splat(0.0); N];
                 self.dimensions::<S, F16, N>(plain, lane, leading..self.layout.k_dim, &no_scales, &mut sums);
-                for (sums, scores) in sums.iter().zip(&mut self.scores) {
+                for (sums, scores) in sums.iter().zip(self.scores.iter_mut()) {
                     for (n, sum) in sums.iter().enumerate() {
                         let position = panel * PANEL_POSITIONS + lane + n * S::LANES;
                         S::store(scores.as_mut_ptr().add(position), *sum);
@@ -338,39 +337,10 @@ const SCALES_OF_HALF: usize = PANEL_POSITIONS * SCALE_COLUMNS;
 /// Scales of a panel's values as f32, `[low and high halves][32 positions][16 blocks]`, times their factors.
 struct ValueScales([f32; 2 * SCALES_OF_HALF]);
 
-/// Reads the scales of some positions of a panel `values` of a layout, from the block of column `first` on.
-///
-/// # Safety
-/// The machine has the instruction set of `S`; positions and columns exist, and the element type has scales.
-#[inline(always)]
-unsafe fn load_scales<S: Simd, E: Element>(
-    (values, layout): (*const u8, &KvLayout),
-    first: usize,
-    positions: &Range<usize>,
-    scales: &mut ValueScales,
-) {
-    // SAFETY: reading a register from the first block of a position on stays in the panel: at least 16 bytes of codes for each of its
-    // 32 positions follow the scales. What lies beyond the position's own scales belongs to blocks without columns.
-    unsafe {
-        for position in positions.start % PANEL_POSITIONS..=(positions.end - 1) % PANEL_POSITIONS {
-            let from = values.cast::<u16>().add(position * layout.v_blocks() + first / BLOCK);
-            let to = scales.0.as_mut_ptr().add(position * SCALE_COLUMNS);
-            let mut i = 0;
-            while i < BLOCK_COLUMNS / BLOCK {
-                let scale = S::load_f16(from.add(i));
-                for (half, factor) in E::SCALE_FACTORS.into_iter().enumerate() {
-                    S::store(to.add(half * SCALES_OF_HALF + i), S::mul(scale, S::splat(factor)));
-                }
-                i += S::LANES;
-            }
-        }
-    }
-}
-
 /// Adds weight · value to the outputs of `R` rows, over a range of positions that all of them see: per column one fma chain in order.
 pub(super) struct WeighValues<'a, E, const R: usize> {
     pub layout: &'a KvLayout,
-    /// The V part of a page from the panel of the first position on.
+    /// The V part of a page.
     pub values: &'a [u8],
     /// Positions within the page.
     pub positions: Range<usize>,
@@ -392,10 +362,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
         let Range { mut start, end } = self.positions.clone();
         let columns = self.columns.len();
         assert!(end <= SEGMENT_POSITIONS && self.layout.element.values() == E::STORED);
-        assert!(
-            self.values.len()
-                >= (end.div_ceil(PANEL_POSITIONS) - start / PANEL_POSITIONS) * self.layout.v_panel_bytes()
-        );
+        assert!(self.values.len() >= end.div_ceil(PANEL_POSITIONS) * self.layout.v_panel_bytes());
         assert!(self.columns.end <= self.layout.v_stride() && self.columns.start.is_multiple_of(BLOCK_COLUMNS));
         assert!(columns <= BLOCK_COLUMNS && columns.is_multiple_of(LANES));
         let mut scales = ValueScales([0.0; 2 * SCALES_OF_HALF]);
@@ -406,9 +373,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
             // SAFETY: required of the caller, and as asserted.
             unsafe {
                 if E::STORED.is_quantized() {
-                    let panel = self.nth_panel(&block) * self.layout.v_panel_bytes();
-                    let values = self.values.as_ptr().add(panel);
-                    load_scales::<S, E>((values, self.layout), self.columns.start, &block, &mut scales);
+                    self.load_scales::<S>(&block, &mut scales);
                 }
             }
             let mut column = 0;
@@ -440,10 +405,34 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
 }
 
 impl<E: Element, const R: usize> WeighValues<'_, E, R> {
-    /// The panel of some positions, counted from the first.
+    /// Reads the scales of some positions of one panel.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`; positions and columns exist, and the element type has scales.
     #[inline(always)]
-    fn nth_panel(&self, positions: &Range<usize>) -> usize {
-        positions.start / PANEL_POSITIONS - self.positions.start / PANEL_POSITIONS
+    unsafe fn load_scales<S: Simd>(&self, positions: &Range<usize>, scales: &mut ValueScales) {
+        let panel = positions.start / PANEL_POSITIONS;
+        // SAFETY: reading a register from the first block of a position on stays in the panel: at least 16 bytes of codes for each of its
+        // 32 positions follow the scales. What lies beyond the position's own scales belongs to blocks without columns.
+        unsafe {
+            let all = self
+                .values
+                .as_ptr()
+                .add(panel * self.layout.v_panel_bytes())
+                .cast::<u16>();
+            for position in positions.start % PANEL_POSITIONS..=(positions.end - 1) % PANEL_POSITIONS {
+                let from = all.add(position * self.layout.v_blocks() + self.columns.start / BLOCK);
+                let to = scales.0.as_mut_ptr().add(position * SCALE_COLUMNS);
+                let mut i = 0;
+                while i < BLOCK_COLUMNS / BLOCK {
+                    let scale = S::load_f16(from.add(i));
+                    for (half, factor) in E::SCALE_FACTORS.into_iter().enumerate() {
+                        S::store(to.add(half * SCALES_OF_HALF + i), S::mul(scale, S::splat(factor)));
+                    }
+                    i += S::LANES;
+                }
+            }
+        }
     }
 
     /// `N` registers of columns, from the `column`-th on; returns how many columns that is.
@@ -458,7 +447,7 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
         column: usize,
         scales: &ValueScales,
     ) -> usize {
-        let (panel, first) = (self.nth_panel(&positions), positions.start % PANEL_POSITIONS);
+        let (panel, first) = (positions.start / PANEL_POSITIONS, positions.start % PANEL_POSITIONS);
         let row_bytes = self.layout.v_row_bytes();
         let from = panel * self.layout.v_panel_bytes()
             + self.layout.v_scale_bytes()
@@ -496,118 +485,5 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
             }
         }
         N * S::LANES
-    }
-}
-
-/// Decodes one panel of keys to `[k_dim][32]`.
-pub(super) struct DecodeKeys<'a, E> {
-    pub layout: &'a KvLayout,
-    /// The panel, and what follows it.
-    pub keys: &'a [u8],
-    pub decoded: &'a mut [f32],
-    pub element: PhantomData<E>,
-}
-
-impl<E: Element> Kernel for DecodeKeys<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let DecodeKeys {
-            layout, keys, decoded, ..
-        } = self;
-        let leading = layout.leading_k_dims();
-        assert!(layout.element.keys() == E::STORED && keys.len() >= layout.k_panel_bytes());
-        assert!(decoded.len() >= layout.k_dim * PANEL_POSITIONS);
-        // SAFETY: required of the caller; a panel is `k_panel_bytes` long: 32 scales for each block, 32 codes for each leading dimension,
-        // 32 f16 for each plain one; there are 32 decoded numbers for each dimension, and 32 is a multiple of the lanes.
-        unsafe {
-            for d in 0..layout.k_dim {
-                let plain = d >= leading;
-                let codes = match plain {
-                    false => {
-                        let of_dim = E::STORED.code_offset(d) * PANEL_POSITIONS;
-                        keys.as_ptr().add(layout.k_scale_bytes() + of_dim)
-                    }
-                    true => {
-                        let of_dim = F16::STORED.code_bytes((d - leading) * PANEL_POSITIONS);
-                        keys.as_ptr().add(layout.k_plain_offset_bytes() + of_dim)
-                    }
-                };
-                let scales = keys.as_ptr().cast::<u16>().add(d / BLOCK * PANEL_POSITIONS);
-                for lane in (0..PANEL_POSITIONS).step_by(S::LANES) {
-                    let number = if plain {
-                        S::load_f16(codes.cast::<u16>().add(lane))
-                    } else if E::STORED.is_quantized() {
-                        E::load::<S, false>(codes.add(lane * E::STORED.code_stride()), S::load_f16(scales.add(lane)))
-                    } else {
-                        E::load::<S, false>(codes.add(lane * E::STORED.code_stride()), S::splat(0.0))
-                    };
-                    S::store(decoded.as_mut_ptr().add(d * PANEL_POSITIONS + lane), number);
-                }
-            }
-        }
-    }
-}
-
-/// Decodes some columns of one panel of values to `[32][v_stride]`.
-pub(super) struct DecodeValues<'a, E> {
-    pub layout: &'a KvLayout,
-    /// The panel, and what follows it.
-    pub values: &'a [u8],
-    /// As in [`WeighValues`].
-    pub columns: Range<usize>,
-    pub decoded: &'a mut [f32],
-    pub element: PhantomData<E>,
-}
-
-impl<E: Element> Kernel for DecodeValues<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let DecodeValues {
-            layout,
-            values,
-            columns,
-            decoded,
-            ..
-        } = self;
-        let stride = layout.v_stride();
-        assert!(layout.element.values() == E::STORED && values.len() >= layout.v_panel_bytes());
-        assert!(columns.end <= stride && columns.start.is_multiple_of(BLOCK_COLUMNS) && columns.len() <= BLOCK_COLUMNS);
-        assert!(columns.len().is_multiple_of(LANES) && decoded.len() >= PANEL_POSITIONS * stride);
-        let mut scales = ValueScales([0.0; 2 * SCALES_OF_HALF]);
-        // SAFETY: required of the caller; the panel holds a row of codes and scales for each of its 32 positions, and there are as many
-        // decoded rows; columns exist, in whole groups of 16.
-        unsafe {
-            if E::STORED.is_quantized() {
-                load_scales::<S, E>(
-                    (values.as_ptr(), layout),
-                    columns.start,
-                    &(0..PANEL_POSITIONS),
-                    &mut scales,
-                );
-            }
-            for position in 0..PANEL_POSITIONS {
-                let codes = values
-                    .as_ptr()
-                    .add(layout.v_scale_bytes() + position * layout.v_row_bytes());
-                let to = decoded.as_mut_ptr().add(position * stride);
-                for column in columns.clone().step_by(LANES) {
-                    let place = position * SCALE_COLUMNS + (column - columns.start) / BLOCK;
-                    let high = E::is_high(column);
-                    let scale = S::splat(scales.0[place + if high { SCALES_OF_HALF } else { 0 }]);
-                    for lane in (0..LANES).step_by(S::LANES) {
-                        let from = codes.add(E::STORED.code_offset(column) + lane * E::STORED.code_stride());
-                        let numbers = match high {
-                            true => E::load::<S, true>(from, scale),
-                            false => E::load::<S, false>(from, scale),
-                        };
-                        S::store(to.add(column + lane), numbers);
-                    }
-                }
-            }
-        }
     }
 }
