@@ -32,7 +32,7 @@ impl Instance {
             Instance::Of(isa) => work(Kernels::new(isa).unwrap()),
             Instance::Counted => {
                 let mut result = None;
-                count(|| result = Some(work(Kernels::best())));
+                count(|| result = Some(work(Kernels::new(Isa::Scalar).unwrap())));
                 result.unwrap()
             }
         }
@@ -478,7 +478,7 @@ fn packing(rows: usize, numbers: &mut Numbers) {
         instance.run(|kernels| packed.pack(kernels, ActivationType::Q8, &x, K));
         for group in packed.groups() {
             let word = |block: usize, i: usize, row: usize| {
-                group.words()[(block * quantize::BLOCK_WORDS + i) * group.rows() + row]
+                group.words()[(block * quantize::BLOCK_WORDS + i) * quantize::interleaved(group.rows()) + row]
             };
             for (row, block) in (0..group.rows()).flat_map(|row| [(row, 0), (row, 1)]) {
                 let x = &x[(group.first_row() + row) * K + block * 32..][..32];
