@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::exp_f64;
 use crate::scalar::attention::Query;
 use crate::vector::counted::count;
 use crate::{
@@ -232,6 +233,12 @@ fn norms_and_rotations(stamps: &mut Stamps, [rows, row_len]: [usize; 2], numbers
     stamps.compare("dot", (), &expected, |kernels| {
         x.chunks(row_len).map(|row| kernels.dot(row, &weight)).collect()
     });
+    let terms = |row: &[f32]| row.iter().map(|x| exp_f64((f64::from(*x) - 1.0) / 0.75)).sum::<f64>();
+    let expected: Vec<f32> = x.chunks(row_len).flat_map(|row| halves(terms(row))).collect();
+    stamps.compare("sum_exp", (), &expected, |kernels| {
+        let sums = x.chunks(row_len).map(|row| kernels.sum_exp(row, 1.0, 0.75));
+        sums.flat_map(halves).collect()
+    });
     let expected = each_row(&|row| rope::rotate_halves(row, &cos, &sin));
     stamps.compare_in_place("rotate_halves", &x, &expected, |kernels, x| {
         kernels.rotate_halves(x, row_len, &cos, &sin);
@@ -244,6 +251,12 @@ fn norms_and_rotations(stamps: &mut Stamps, [rows, row_len]: [usize; 2], numbers
     stamps.compare_in_place("unrotate_signed", &x, &expected, |kernels, x| {
         kernels.unrotate_signed(x, row_len)
     });
+}
+
+/// An f64 as two numbers of half of its bits.
+fn halves(x: f64) -> [f32; 2] {
+    let bits = x.to_bits();
+    [f32::from_bits(bits as u32), f32::from_bits((bits >> 32) as u32)]
 }
 
 /// Positions of a cache: a page and a part of the next.
