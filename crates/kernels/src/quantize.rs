@@ -21,7 +21,8 @@ pub(crate) const MINUS_SUM: usize = 10;
 /// Index of minus the sum of the first 16 quants (i32).
 pub(crate) const MINUS_FIRST_SUM: usize = 11;
 
-/// The rows that a group of `rows` interleaves: a power of two, so that kernels are made for few strides. What is more than the rows stays unread.
+/// The rows that a group of `rows` interleaves: a power of two, so that kernels are made for few strides. What is more than the rows
+/// stays unread.
 pub(crate) const fn interleaved(rows: usize) -> usize {
     rows.next_power_of_two()
 }

@@ -93,8 +93,8 @@ struct Operands {
     prefetch: bool,
 }
 
-/// How far ahead of what is read lines are asked for. Measured, with one row from memory: 8 lanes (Zen 3) read 10 to 35 % more at 2 KiB than
-/// without, as much at 4 and 6; 16 lanes (Sapphire Rapids) 10 to 65 % more at 4 and 6 KiB, 5 to 10 % less than that at 2.
+/// How far ahead of what is read lines are asked for. Measured, with one row from memory: 8 lanes (Zen 3) read 10 to 35 % more at 2 KiB
+/// than without, as much at 4 and 6; 16 lanes (Sapphire Rapids) 10 to 65 % more at 4 and 6 KiB, 5 to 10 % less than that at 2.
 const fn prefetch_bytes<S: Simd>() -> usize {
     match S::LANES {
         16 => 4096,
