@@ -198,8 +198,8 @@ impl Engine {
         self.program().weights_of(op)
     }
 
-    /// The ops of the plan that run as one, in order. Counters have the time of such a run at its first op; where that is a norm, the time of
-    /// the products at the first of these.
+    /// The ops of the plan that run as one, in order. Counters have the time of such a run at its first op; where that is a norm, the time
+    /// of the products at the first of these.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         self.program().steps()
     }
