@@ -150,9 +150,14 @@ fn a_profile_counts_every_op_and_its_cost() {
             2 * 2 * seen * layers * hidden,
             "{test}"
         );
-        // A norm reads a row and writes one.
-        let norm_rows = calls * (2 * layers * rows + wanted);
-        assert_eq!(sum(ops, "norm", "buffer_bytes"), 2 * 4 * hidden * norm_rows, "{test}");
+        assert_eq!(runs(ops, "norm"), calls * (2 * layers + 1), "{test}");
+        // Each norm is in the step of the products after it. It reads a row and writes one, of which each product reads one and writes
+        // its own; an activation reads and writes the gate and reads the other.
+        let queries_keys_values = 2 * hidden + 3 * hidden + (hidden + 2 * kv_heads * head_dim);
+        let gate_and_up = 2 * hidden + 2 * hidden + 2 * inner + 3 * inner;
+        let logits = 2 * hidden + hidden + number("vocab_size");
+        let numbers = layers * rows * (queries_keys_values + gate_and_up) + wanted * logits;
+        assert_eq!(sum(ops, "norm", "buffer_bytes"), 4 * calls * numbers, "{test}");
         let shares: f64 = ops.iter().map(|op| float(&op["share_of_time"])).sum();
         assert!(
             (shares - float(&profile["share_of_ops"])).abs() < 1e-9 && shares <= 1.0,
