@@ -233,11 +233,6 @@ impl<'a> ActivationGroup<'a> {
         self.k
     }
 
-    /// Bytes of the packed values.
-    pub fn bytes(self) -> usize {
-        size_of_val(self.words)
-    }
-
     /// Whether it is the first of the groups that meet a panel.
     pub fn is_first(self) -> bool {
         self.is_first

@@ -10,8 +10,8 @@ use crate::pool::{Part, Tiles, split};
 use crate::weights::Panels;
 use crate::{Cpu, CpuError, Program};
 
-/// Packed activations that stay in a core's L2 while the panels stream by.
-const ROW_RANGE_BYTES: usize = 224 << 10;
+/// Packed activations, as f32, that stay in a core's L2 while the panels stream by.
+const ROW_RANGE_BYTES: usize = 384 << 10;
 
 impl Call<'_, '_> {
     /// Packs the rows of a step's input, unless the step before has. Those of a norm are made and packed one group after the other, while
@@ -103,7 +103,7 @@ pub struct Weighted<'a> {
 
 /// Where to cut rows into even ranges whose packed values stay in the cache while the panels of a tile stream by, and their end.
 pub fn row_cuts(packed: &Packed, cuts: &mut Vec<usize>) {
-    let group_bytes = packed.groups().map(|group| group.bytes()).max().unwrap_or(0);
+    let group_bytes = GROUP_ROWS_MAX * packed.k() * size_of::<f32>();
     let range_groups = (ROW_RANGE_BYTES / group_bytes.max(1)).max(1);
     let groups = packed.groups().len();
     let ranges = groups.div_ceil(range_groups);
