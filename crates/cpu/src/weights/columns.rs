@@ -4,7 +4,7 @@ use goldcrest_format::{Checkpoint, FormatError, TensorInfo, blocks};
 use goldcrest_kernels::PANEL_ROWS;
 use goldcrest_model::spec::Matrix;
 
-use super::load::{Buffers, outputs_of, put_float, room};
+use super::load::{Buffers, outputs_of, pack_rows, put_float, room};
 use super::scales::Scales;
 use super::{Panels, decode_error};
 use crate::CpuError;
@@ -67,13 +67,7 @@ impl<'a> ColumnSource<'a> {
             }
         }
         for (index, rows) in tile.rows().zip(rows.chunks(PANEL_ROWS * row_bytes)) {
-            let mut of_panel: [&[u8]; PANEL_ROWS] = Default::default();
-            let count = rows.len() / row_bytes;
-            of_panel
-                .iter_mut()
-                .zip(rows.chunks_exact(row_bytes))
-                .for_each(|(to, row)| *to = row);
-            panel_type.pack(&of_panel[..count], k, tile.row_mut(index));
+            pack_rows(panels, rows, tile.row_mut(index));
         }
         Ok(())
     }

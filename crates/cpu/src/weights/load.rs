@@ -148,6 +148,16 @@ pub fn outputs_of(panels: &Panels, indices: Range<usize>) -> Range<usize> {
     indices.start * PANEL_ROWS..panels.outputs.min(indices.end * PANEL_ROWS)
 }
 
+/// Packs at most 16 rows, which follow each other, into a panel.
+pub fn pack_rows(panels: &Panels, rows: &[u8], target: &mut [u8]) {
+    let Panels { panel_type, k, .. } = *panels;
+    let row_bytes = panel_type.row_bytes(k);
+    let mut of_panel: [&[u8]; PANEL_ROWS] = Default::default();
+    let places = of_panel.iter_mut().zip(rows.chunks_exact(row_bytes));
+    places.for_each(|(place, row)| *place = row);
+    panel_type.pack(&of_panel[..rows.len() / row_bytes], k, target);
+}
+
 /// Writes a number as a row of floats of `bytes.len()` bytes each has it: the upper bytes of an f32 are its BF16.
 pub fn put_float(value: f32, bytes: &mut [u8]) {
     bytes.copy_from_slice(&value.to_le_bytes()[4 - bytes.len()..]);

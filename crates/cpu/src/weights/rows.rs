@@ -6,7 +6,7 @@ use goldcrest_format::{Checkpoint, FormatError, TensorInfo, blocks};
 use goldcrest_kernels::PANEL_ROWS;
 use goldcrest_model::spec::{Matrix, Storage};
 
-use super::load::{Buffers, outputs_of, put_float, room};
+use super::load::{Buffers, outputs_of, pack_rows, put_float, room};
 use super::scales::Scales;
 use super::{Panels, decode_error, find, mxfp4, stored_panel_type};
 use crate::CpuError;
@@ -107,11 +107,7 @@ impl<'a> RowSource<'a> {
                 }
             }
         }
-        let mut rows: PanelRows = Default::default();
-        rows.iter_mut()
-            .zip(made.chunks_exact(row_bytes))
-            .for_each(|(row, made)| *row = made);
-        panel_type.pack(&rows[..count], k, target);
+        pack_rows(panels, made, target);
         Ok(())
     }
 

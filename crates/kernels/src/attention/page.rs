@@ -8,9 +8,8 @@ use super::kv::{KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
 use super::state::PerPosition;
 use super::stored::Stored;
 use crate::dispatch::Kernel;
-use crate::panel::LINE_BYTES;
 use crate::scalar::norm::LANES;
-use crate::vector::Simd;
+use crate::vector::{Simd, prefetch_lines};
 
 /// Columns of V whose sums a tile holds at a time.
 pub(super) const BLOCK_COLUMNS: usize = 256;
@@ -143,18 +142,6 @@ unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
 
 /// How far ahead of what is read lines are asked for.
 const PREFETCH_BYTES: usize = 4096;
-
-/// Asks for what lies as far behind the `bytes` from `from` on.
-///
-/// # Safety
-/// As every method of [`Simd`].
-#[inline(always)]
-unsafe fn prefetch<S: Simd>(from: *const u8, bytes: usize) {
-    for line in (0..bytes).step_by(LINE_BYTES) {
-        // SAFETY: required of the caller; any address may be asked for.
-        unsafe { S::prefetch(from.wrapping_add(PREFETCH_BYTES + line)) };
-    }
-}
 
 /// Some registers of columns: positions for keys, numbers for values.
 trait Columns<S: Simd> {
@@ -311,7 +298,7 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
             let mut codes = lines.add(lane * stride);
             for d in dims {
                 if self.ahead && lane == 0 {
-                    prefetch::<S>(codes, PANEL_POSITIONS * stride);
+                    prefetch_lines::<S>(codes.wrapping_add(PREFETCH_BYTES), PANEL_POSITIONS * stride);
                 }
                 let mut factors = [0.0; R];
                 for (factor, query) in factors.iter_mut().zip(&self.queries) {
@@ -472,7 +459,8 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
                     *factor = *weights.get_unchecked(position);
                 }
                 if self.ahead {
-                    prefetch::<S>(values.codes, E::STORED.code_bytes(N * S::LANES));
+                    let ahead = values.codes.wrapping_add(PREFETCH_BYTES);
+                    prefetch_lines::<S>(ahead, E::STORED.code_bytes(N * S::LANES));
                 }
                 add_products::<S, _, R, N>(&mut sums, &factors, &values);
                 values.codes = values.codes.wrapping_add(row_bytes);

@@ -54,10 +54,9 @@ impl<'a> TileRow<'a> {
 
 impl Page<'_> {
     /// Attends from `rows` and merges into their `states`; all fit the layout.
-    pub(super) fn attend(&self, rows: &[QueryRow<'_>], states: &mut [f32]) {
+    pub(super) fn attend(mut self, rows: &[QueryRow<'_>], states: &mut [f32]) {
         let states = states.chunks_exact_mut(attention_state_len(self.layout.v_dim));
         let mut rows = rows.iter().zip(states).filter(|(row, _)| !row.seen.span().is_empty());
-        let mut page = Page { ..*self };
         loop {
             let mut tile = [TileRow::default(); MAX_TILE_ROWS];
             let mut states: [&mut [f32]; MAX_TILE_ROWS] = Default::default();
@@ -71,8 +70,8 @@ impl Page<'_> {
             if count == 0 {
                 return;
             }
-            page.attend_some(&tile[..count], &mut states[..count]);
-            page.ahead = false;
+            self.attend_some(&tile[..count], &mut states[..count]);
+            self.ahead = false;
         }
     }
 

@@ -13,9 +13,9 @@ use std::marker::PhantomData;
 use crate::dispatch::{Kernel, Kernels};
 use crate::panel::lanes::scales::Scales;
 use crate::panel::lanes::{self, Header, QuantizedPanel};
-use crate::panel::{LINE_BYTES, PANEL_ROWS, PanelType, match_panels};
+use crate::panel::{PANEL_ROWS, PanelType, match_panels};
 use crate::quantize::{ActivationGroup, ActivationType, interleaved, split_evenly};
-use crate::vector::Simd;
+use crate::vector::{Simd, prefetch_lines};
 
 use float::{DecodedTile, FloatTile};
 use quantized::QuantizedTile;
@@ -110,10 +110,8 @@ impl Operands {
     #[inline(always)]
     unsafe fn prefetch<S: Simd>(&self, from: *const u8, bytes: usize) {
         if self.prefetch {
-            for line in (0..bytes).step_by(LINE_BYTES) {
-                // SAFETY: required of the caller.
-                unsafe { S::prefetch(from.wrapping_add(prefetch_bytes::<S>() + line)) };
-            }
+            // SAFETY: required of the caller.
+            unsafe { prefetch_lines::<S>(from.wrapping_add(prefetch_bytes::<S>()), bytes) };
         }
     }
 }

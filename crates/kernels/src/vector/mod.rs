@@ -23,6 +23,8 @@ pub(crate) use avx512::Avx512;
 pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 
+use crate::panel::LINE_BYTES;
+
 /// Registers of an instruction set with [`Self::LANES`] lanes of 32 bits.
 ///
 /// # Safety
@@ -147,6 +149,18 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn wide_start(minus_128_sum: Self::I32) -> Self::I32;
     /// Adds, per lane, the four products of the signed bytes `weights - 128` and the signed bytes of `x` (not -128).
     unsafe fn wide_dot(sum: Self::I32, weights: Self::I32, x: Self::I32) -> Self::I32;
+}
+
+/// Asks for the lines of memory that hold `bytes` bytes from `from` on, at any address.
+///
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn prefetch_lines<S: Simd>(from: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE_BYTES) {
+        // SAFETY: required of the caller.
+        unsafe { S::prefetch(from.wrapping_add(line)) };
+    }
 }
 
 /// Writes methods of [`Simd`] whose body is one expression of unsafe operations.
