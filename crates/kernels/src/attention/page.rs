@@ -9,7 +9,7 @@ use super::state::PerPosition;
 use super::stored::Stored;
 use crate::dispatch::Kernel;
 use crate::scalar::norm::LANES;
-use crate::vector::{Simd, prefetch_lines};
+use crate::vector::{Simd, read_ahead};
 
 /// Columns of V whose sums a tile holds at a time.
 pub(super) const BLOCK_COLUMNS: usize = 256;
@@ -139,9 +139,6 @@ unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
         }
     }
 }
-
-/// How far ahead of what is read lines are asked for.
-const PREFETCH_BYTES: usize = 4096;
 
 /// Some registers of columns: positions for keys, numbers for values.
 trait Columns<S: Simd> {
@@ -298,7 +295,7 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
             let mut codes = lines.add(lane * stride);
             for d in dims {
                 if self.ahead && lane == 0 {
-                    prefetch_lines::<S>(codes.wrapping_add(PREFETCH_BYTES), PANEL_POSITIONS * stride);
+                    read_ahead::<S>(codes, PANEL_POSITIONS * stride);
                 }
                 let mut factors = [0.0; R];
                 for (factor, query) in factors.iter_mut().zip(&self.queries) {
@@ -459,8 +456,7 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
                     *factor = *weights.get_unchecked(position);
                 }
                 if self.ahead {
-                    let ahead = values.codes.wrapping_add(PREFETCH_BYTES);
-                    prefetch_lines::<S>(ahead, E::STORED.code_bytes(N * S::LANES));
+                    read_ahead::<S>(values.codes, E::STORED.code_bytes(N * S::LANES));
                 }
                 add_products::<S, _, R, N>(&mut sums, &factors, &values);
                 values.codes = values.codes.wrapping_add(row_bytes);

@@ -29,6 +29,7 @@ unsafe impl Simd for Avx512 {
         fn load(from: *const f32) -> __m512 { _mm512_loadu_ps(from) }
         fn store(to: *mut f32, v: __m512) { _mm512_storeu_ps(to, v) }
         fn prefetch(from: *const u8) { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        fn prefetch_second(from: *const u8) { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
         fn load_first(from: *const f32, count: usize) -> __m512 { _mm512_maskz_loadu_ps(first_lanes(count), from) }
         fn store_first(to: *mut f32, v: __m512, count: usize) { _mm512_mask_storeu_ps(to, first_lanes(count), v) }
         fn load_f16(from: *const u16) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }

@@ -59,8 +59,11 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn load(from: *const f32) -> Self::F32;
     /// Writes `LANES` values.
     unsafe fn store(to: *mut f32, v: Self::F32);
-    /// Asks for the cache line of an address, which need not be valid.
+    /// Asks for the cache line of an address, which need not be valid, in the first cache.
     unsafe fn prefetch(from: *const u8);
+    /// As [`Simd::prefetch`], in the second cache; nothing where that was not faster.
+    #[inline(always)]
+    unsafe fn prefetch_second(_from: *const u8) {}
     /// Reads the first `count` values, at most `LANES`; the other lanes are +0.
     unsafe fn load_first(from: *const f32, count: usize) -> Self::F32;
     /// Writes the first `count` lanes, at most `LANES`.
@@ -151,15 +154,32 @@ pub(crate) unsafe trait Simd: Copy + 'static {
     unsafe fn wide_dot(sum: Self::I32, weights: Self::I32, x: Self::I32) -> Self::I32;
 }
 
-/// Asks for the lines of memory that hold `bytes` bytes from `from` on, at any address.
+/// How far ahead of what is read its lines are asked for in the second cache. The first has room for few requests at a time, too few for
+/// the time that memory takes. Measured, with one row from memory on two threads: Sapphire Rapids reads 0.96 to 1.09 of what plain reads do
+/// with both, at 16 or 32 KiB, and 0.85 to 0.99 with the near ones alone; Zen 3 (8 lanes) gains nothing.
+const FAR_BYTES: usize = 16 << 10;
+
+/// As [`FAR_BYTES`], in the first cache. Measured: 8 lanes (Zen 3) read 10 to 35 % more at 2 KiB than without, as much at 4 and 6; 16 lanes
+/// (Sapphire Rapids) more at 4 and 6 KiB than at 2.
+const fn near_bytes<S: Simd>() -> usize {
+    match S::LANES {
+        16 => 4 << 10,
+        _ => 2 << 10,
+    }
+}
+
+/// Asks early for what a stream comes to after `bytes` bytes from `from` on, which it is reading: the lines that lie as far behind.
 ///
 /// # Safety
 /// As every method of [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn prefetch_lines<S: Simd>(from: *const u8, bytes: usize) {
+pub(crate) unsafe fn read_ahead<S: Simd>(from: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE_BYTES) {
         // SAFETY: required of the caller.
-        unsafe { S::prefetch(from.wrapping_add(line)) };
+        unsafe {
+            S::prefetch_second(from.wrapping_add(FAR_BYTES + line));
+            S::prefetch(from.wrapping_add(near_bytes::<S>() + line));
+        }
     }
 }
 
