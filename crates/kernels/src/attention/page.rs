@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::block::{BLOCK, HALF_BLOCK};
 use super::kv::{KvLayout, PANEL_POSITIONS, SEGMENT_POSITIONS};
+use super::segment::WIDE_TILE_ROWS;
 use super::state::PerPosition;
 use super::stored::Stored;
 use crate::dispatch::Kernel;
@@ -101,14 +102,15 @@ impl Element for Q4 {
     }
 }
 
-/// Adds `rows[r] · columns[n]` to sum `n` of row `r`, for `N` registers of columns.
+/// Adds `rows[r][at] · columns[n]` to sum `n` of row `r`, for `N` registers of columns.
 ///
 /// # Safety
-/// As every method of [`Simd`].
+/// As every method of [`Simd`]; `at` lies in every row.
 #[inline(always)]
 unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
     sums: &mut [[S::F32; N]; R],
-    rows: &[f32; R],
+    rows: &[*const f32; R],
+    at: usize,
     columns: &C,
 ) {
     // SAFETY: required of the caller.
@@ -117,7 +119,7 @@ unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
         if R < N {
             let mut factors = [S::splat(0.0); R];
             for (factor, row) in factors.iter_mut().zip(rows) {
-                *factor = S::splat(*row);
+                *factor = S::splat(*row.add(at));
             }
             for n in 0..N {
                 let column = columns.load(n);
@@ -131,7 +133,7 @@ unsafe fn add_products<S: Simd, C: Columns<S>, const R: usize, const N: usize>(
                 *column = columns.load(n);
             }
             for (sums, row) in sums.iter_mut().zip(rows) {
-                let factor = S::splat(*row);
+                let factor = S::splat(*row.add(at));
                 for (sum, column) in sums.iter_mut().zip(&loaded) {
                     *sum = S::fma(*column, factor, *sum);
                 }
@@ -213,6 +215,9 @@ impl<E: Element, const R: usize> Kernel for Scores<'_, E, R> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
+        if const { R == WIDE_TILE_ROWS && S::LANES != 16 } {
+            unreachable!("a wide tile of narrow registers");
+        }
         let KvLayout { k_dim, element, .. } = *self.layout;
         assert!(self.queries.iter().all(|query| query.len() == k_dim) && element.keys() == E::STORED);
         assert!(self.panels.end * PANEL_POSITIONS <= SEGMENT_POSITIONS);
@@ -293,20 +298,17 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
         // SAFETY: required of the caller; the last line is stepped over, but not read there.
         unsafe {
             let mut codes = lines.add(lane * stride);
+            let queries = self.queries.map(<[f32]>::as_ptr);
             for d in dims {
                 if self.ahead && lane == 0 {
                     read_ahead::<S>(codes, PANEL_POSITIONS * stride);
-                }
-                let mut factors = [0.0; R];
-                for (factor, query) in factors.iter_mut().zip(&self.queries) {
-                    *factor = *query.get_unchecked(d);
                 }
                 let columns = KeyColumns::<S, D, N> {
                     codes,
                     scales,
                     element: PhantomData,
                 };
-                add_products::<S, _, R, N>(sums, &factors, &columns);
+                add_products::<S, _, R, N>(sums, &queries, d, &columns);
                 codes = codes.wrapping_add(PANEL_POSITIONS * stride);
             }
         }
@@ -343,6 +345,9 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
+        if const { R == WIDE_TILE_ROWS && S::LANES != 16 } {
+            unreachable!("a wide tile of narrow registers");
+        }
         let Range { mut start, end } = self.positions.clone();
         let columns = self.columns.len();
         assert!(end <= SEGMENT_POSITIONS && self.layout.element.values() == E::STORED);
@@ -368,6 +373,7 @@ impl<E: Element, const R: usize> Kernel for WeighValues<'_, E, R> {
                 // than 16 columns are whole blocks of 32 and begin with one, as all strips before them did.
                 column += unsafe {
                     match (S::LANES, R) {
+                        (16, WIDE_TILE_ROWS) if left >= 32 => self.strip::<S, 2, false>(block, column, &scales),
                         (16, 1) if left >= 128 => self.strip::<S, 8, false>(block, column, &scales),
                         (16, _) if left >= 64 => self.strip::<S, 4, false>(block, column, &scales),
                         (8, 1) if left >= 64 => self.strip::<S, 8, false>(block, column, &scales),
@@ -450,15 +456,12 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
                     *sum = S::load(output.as_ptr().add(column + n * S::LANES));
                 }
             }
+            let weights = self.weights.map(|weights| weights.as_ptr());
             for position in positions {
-                let mut factors = [0.0; R];
-                for (factor, weights) in factors.iter_mut().zip(&self.weights) {
-                    *factor = *weights.get_unchecked(position);
-                }
                 if self.ahead {
                     read_ahead::<S>(values.codes, E::STORED.code_bytes(N * S::LANES));
                 }
-                add_products::<S, _, R, N>(&mut sums, &factors, &values);
+                add_products::<S, _, R, N>(&mut sums, &weights, position, &values);
                 values.codes = values.codes.wrapping_add(row_bytes);
                 values.scales = values.scales.wrapping_add(SCALE_COLUMNS);
             }

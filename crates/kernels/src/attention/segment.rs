@@ -11,9 +11,25 @@ use super::page::{BLOCK_COLUMNS, Element, F16, F32, Q4, Q8, Scores, WeighValues}
 use super::state::{Merge, MergeOutput, PerPosition, Softmax};
 use super::{Alibi, QueryRow, ScoreRule, SeenSlots, SlotSet, attention_state_len};
 use crate::Kernels;
+use crate::dispatch::Kernel;
+use crate::vector::Simd;
+
+/// The most rows of a tile whose sums, two registers of each, leave some of 16 registers for what they are made of.
+const TILE_ROWS: usize = 6;
+/// As [`TILE_ROWS`], of 32 registers of 16 lanes.
+pub(super) const WIDE_TILE_ROWS: usize = 12;
 
 /// The most rows of a tile.
-const MAX_TILE_ROWS: usize = 6;
+struct MaxTileRows;
+
+impl Kernel for MaxTileRows {
+    type Output = usize;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> usize {
+        if S::LANES == 16 { WIDE_TILE_ROWS } else { TILE_ROWS }
+    }
+}
 
 /// A page and what its scores need. Its size is that of the layout.
 pub(super) struct Page<'a> {
@@ -57,12 +73,15 @@ impl Page<'_> {
     pub(super) fn attend(mut self, rows: &[QueryRow<'_>], states: &mut [f32]) {
         let states = states.chunks_exact_mut(attention_state_len(self.layout.v_dim));
         let mut rows = rows.iter().zip(states).filter(|(row, _)| !row.seen.span().is_empty());
+        let max_rows = self.kernels.run(MaxTileRows);
         loop {
-            let mut tile = [TileRow::default(); MAX_TILE_ROWS];
-            let mut states: [&mut [f32]; MAX_TILE_ROWS] = Default::default();
+            let mut tile = [TileRow::default(); WIDE_TILE_ROWS];
+            let mut states: [&mut [f32]; WIDE_TILE_ROWS] = Default::default();
             let mut count = 0;
             // The tile is asked first: a full one must not take a row.
-            for ((tile_row, tile_state), (row, state)) in tile.iter_mut().zip(&mut states).zip(rows.by_ref()) {
+            for ((tile_row, tile_state), (row, state)) in
+                tile.iter_mut().zip(&mut states).take(max_rows).zip(rows.by_ref())
+            {
                 *tile_row = TileRow::new(row);
                 *tile_state = state;
                 count += 1;
@@ -85,7 +104,12 @@ impl Page<'_> {
                 self.attend_tile::<3>(&tile[..3], &mut states[..3]);
                 self.attend_tile::<2>(&tile[3..], &mut states[3..]);
             }
-            _ => self.attend_tile::<MAX_TILE_ROWS>(tile, states),
+            TILE_ROWS => self.attend_tile::<TILE_ROWS>(tile, states),
+            WIDE_TILE_ROWS => self.attend_tile::<WIDE_TILE_ROWS>(tile, states),
+            rows => {
+                self.attend_tile::<TILE_ROWS>(&tile[..TILE_ROWS], &mut states[..TILE_ROWS]);
+                self.attend_some(&tile[TILE_ROWS..rows], &mut states[TILE_ROWS..rows]);
+            }
         }
     }
 

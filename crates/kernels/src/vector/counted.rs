@@ -77,7 +77,7 @@ unsafe impl Simd for Counted {
 
     counted_methods! {
         fn prefetch(from: *const u8) -> () { Scalar::prefetch(from) }
-        fn prefetch_second(_from: *const u8) -> () { }
+        fn prefetch_second(from: *const u8) -> () { Scalar::prefetch_second(from) }
         fn splat(x: f32) -> F32 { [Scalar::splat(x); PARTS] }
         fn splat_x16(x: f32) -> [F32; 1] { [[Scalar::splat(x); PARTS]] }
         fn load(from: *const f32) -> F32 { from_fn(|i| Scalar::load(from.add(i * PART_LANES))) }
