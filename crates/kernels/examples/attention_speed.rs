@@ -88,8 +88,9 @@ fn attend(kernels: Kernels, layout: &KvLayout, pages: &[Vec<u8>], queries: &[f32
     let rows: Vec<QueryRow> = queries.chunks(layout.k_dim).map(query).collect();
     for sequence in pages.chunks(SEGMENTS) {
         clear_attention_states(states, layout.v_dim);
-        for page in sequence {
-            kernels.attend_segment(layout, page, &rule, &rows, states);
+        for (i, page) in sequence.iter().enumerate() {
+            let next = sequence.get(i + 1).map(Vec::as_slice);
+            kernels.attend_segment(layout, (page, next), &rule, &rows, states);
         }
         black_box(&states);
     }

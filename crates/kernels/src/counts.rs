@@ -130,7 +130,7 @@ fn attention(rows: usize) -> Vec<(String, u64)> {
         // Those of rows that have seen keys before.
         let mut states = vec![1.0; rows * attention_state_len(HEAD_DIM)];
         counts.push(named(&format!("attend {element:?}"), rows, |kernels| {
-            kernels.attend_segment(&layout, &page, &rule, &heads, &mut states);
+            kernels.attend_segment(&layout, (&page, None), &rule, &heads, &mut states);
         }));
         let mut scores = [0.0; SEGMENT_POSITIONS];
         let index = IndexQuery {

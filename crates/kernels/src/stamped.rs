@@ -307,7 +307,7 @@ impl Cache {
         let heads: Vec<QueryRow> = q.chunks(self.layout.k_dim).map(row).collect();
         let mut states = vec![0.0; heads.len() * attention_state_len(self.layout.v_dim)];
         clear_attention_states(&mut states, self.layout.v_dim);
-        kernels.attend_segment(&self.layout, &self.pages[segment], rule, &heads, &mut states);
+        kernels.attend_segment(&self.layout, (&self.pages[segment], None), rule, &heads, &mut states);
         states
     }
 }

@@ -193,7 +193,8 @@ impl Case {
                 alibi: row.slope.map(|slope| Alibi::new(slope, row.position, segment)),
             })
             .collect();
-        kernels.attend_segment(&self.layout, &self.pages[segment], &self.rule, &rows, states);
+        let next = self.pages.get(segment + 1).map(Vec::as_slice);
+        kernels.attend_segment(&self.layout, (&self.pages[segment], next), &self.rule, &rows, states);
     }
 
     fn finish(&self, kernels: Kernels, states: &[f32]) -> Vec<Vec<f32>> {
@@ -481,7 +482,7 @@ fn quantisation_error(element: KvElement, rotated: bool, outlier: f32) -> f64 {
                 seen: SeenSlots::Range(visible_slots(POSITIONS - 1, Visible::All, segment)),
                 alibi: None,
             };
-            kernels.attend_segment(layout, page, &rule, &[row], &mut state);
+            kernels.attend_segment(layout, (page, None), &rule, &[row], &mut state);
         }
         let mut out = vec![0.0; DIM];
         kernels.finish_attention(&state, None, &mut out);
@@ -538,7 +539,7 @@ fn a_row_without_visible_keys_is_zero_and_a_visible_nan_is_not_hidden() {
             clear_attention_states(&mut state, 16);
             kernels.attend_segment(
                 &layout,
-                page,
+                (page, None),
                 &rule,
                 &[QueryRow {
                     q: &q,

@@ -170,7 +170,10 @@ impl Attention<'_> {
                 let state = item.row_mut(index);
                 clear_attention_states(state, v_dim);
                 if nth < segments.len() {
-                    self.attend_segment(&(token..token + 1), kv_head, segments.start + nth, state);
+                    // The thread's own next item, if the others go as fast.
+                    let next = nth + pool.threads();
+                    let next = (next < segments.len()).then_some(segments.start + next);
+                    self.attend_segment(&(token..token + 1), kv_head, (segments.start + nth, next), state);
                 }
             }
         })?;
@@ -235,7 +238,8 @@ impl Attention<'_> {
         let oldest = self.segments(&self.rows[tokens.start]).start;
         let newest = self.segments(&self.rows[tokens.end - 1]).end;
         for segment in oldest..newest {
-            self.attend_segment(&tokens, kv_head, segment, states);
+            let next = (segment + 1 < newest).then_some(segment + 1);
+            self.attend_segment(&tokens, kv_head, (segment, next), states);
         }
         for (token, states) in tokens.zip(states.chunks_exact(self.group * state_len)) {
             self.finish(kv_head, states, out.row_mut(token));
@@ -246,12 +250,20 @@ impl Attention<'_> {
         visible_segments(row.position, self.visible)
     }
 
-    /// Attends from the heads of some tokens of one sequence to a page, if it is held, and merges the result into their states.
-    fn attend_segment(&self, tokens: &Range<usize>, kv_head: usize, segment: usize, states: &mut [f32]) {
-        let state = &self.states[self.rows[tokens.start].part];
-        let Some(page) = state.layer(self.kv).page(segment, kv_head) else {
+    /// Attends from the heads of some tokens of one sequence to a page, if it is held, and merges the result into their states. `next` is
+    /// the segment that the thread reads next.
+    fn attend_segment(
+        &self,
+        tokens: &Range<usize>,
+        kv_head: usize,
+        (segment, next): (usize, Option<usize>),
+        states: &mut [f32],
+    ) {
+        let pages = self.states[self.rows[tokens.start].part].layer(self.kv);
+        let Some(page) = pages.page(segment, kv_head) else {
             return;
         };
+        let next = next.and_then(|next| pages.page(next, kv_head));
         let state_len = attention_state_len(self.layout.v_dim);
         let sets = self.chosen_slots(tokens, segment);
         for chunk in (0..tokens.len() * self.group).step_by(TILE_ROWS) {
@@ -265,7 +277,7 @@ impl Attention<'_> {
             let states = &mut states[chunk * state_len..][..count * state_len];
             self.cpu
                 .kernels
-                .attend_segment(&self.layout, page, &self.rule, &rows[..count], states);
+                .attend_segment(&self.layout, (page, next), &self.rule, &rows[..count], states);
         }
     }
 

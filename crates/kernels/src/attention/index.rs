@@ -19,7 +19,7 @@ use super::state::PerPosition;
 use crate::Kernels;
 use crate::dispatch::Kernel;
 use crate::elementwise::{LanePairFunction, map_pairs};
-use crate::vector::Simd;
+use crate::vector::{Simd, Stretch};
 
 /// Heads whose products with the keys are computed side by side.
 const TILE_HEADS: usize = 4;
@@ -102,7 +102,7 @@ impl Index<'_> {
             queries,
             panels,
             scores: &mut dots,
-            ahead: true,
+            ahead: Some(Stretch::new(self.keys, None)),
             element: PhantomData,
         });
         for (dots, weight) in dots.iter().zip(weights) {

@@ -44,6 +44,7 @@ pub use kv::{KvElement, KvLayout, SEGMENT_POSITIONS};
 pub use slots::{SeenSlots, SlotSet};
 
 use crate::Kernels;
+use crate::vector::Stretch;
 use segment::Page;
 use state::{FinishRow, MergeRows};
 
@@ -156,14 +157,14 @@ impl Kernels {
     /// `states` holds one state per row, in the order of `rows` ([`attention_state_len`], [`clear_attention_states`]). Call it for the
     /// segments of a row in rising order; or, to share the segments of a row among threads, let each segment have its own cleared state
     /// and merge those in rising order by [`Kernels::merge_attention`]: both give the same bits. Rows that see nothing here keep their
-    /// state. Rows are fastest side by side if they see the same slots, as the query heads of one token do.
+    /// state. `next` is the page that is read next, if that is known, and decides no bit. Rows are fastest side by side if they see the same slots, as the query heads of one token do.
     ///
     /// # Panics
     /// If the page, a query or `states` has another length than `layout` says, or a range exceeds the page: a caller's bug.
     pub fn attend_segment(
         self,
         layout: &KvLayout,
-        page: &[u8],
+        (page, next): (&[u8], Option<&[u8]>),
         rule: &ScoreRule,
         rows: &[QueryRow<'_>],
         states: &mut [f32],
@@ -184,7 +185,7 @@ impl Kernels {
             layout,
             bytes: page,
             rule,
-            ahead: true,
+            ahead: Some(Stretch::new(page, next)),
         };
         page.attend(rows, states);
     }

@@ -10,7 +10,7 @@ use super::state::PerPosition;
 use super::stored::Stored;
 use crate::dispatch::Kernel;
 use crate::scalar::norm::LANES;
-use crate::vector::{Simd, read_ahead};
+use crate::vector::{Simd, Stretch};
 
 /// Columns of V whose sums a tile holds at a time.
 pub(super) const BLOCK_COLUMNS: usize = 256;
@@ -205,8 +205,8 @@ pub(super) struct Scores<'a, E, const R: usize> {
     /// Panels to read, at most those of a page.
     pub panels: Range<usize>,
     pub scores: &'a mut [PerPosition; R],
-    /// Whether the keys lie in memory still.
-    pub ahead: bool,
+    /// If the keys lie in memory still, what they are part of.
+    pub ahead: Option<Stretch>,
     pub element: PhantomData<E>,
 }
 
@@ -300,8 +300,8 @@ impl<E: Element, const R: usize> Scores<'_, E, R> {
             let mut codes = lines.add(lane * stride);
             let queries = self.queries.map(<[f32]>::as_ptr);
             for d in dims {
-                if self.ahead && lane == 0 {
-                    read_ahead::<S>(codes, PANEL_POSITIONS * stride);
+                if let Some(stretch) = self.ahead.filter(|_| lane == 0) {
+                    stretch.read_ahead::<S>(codes, PANEL_POSITIONS * stride);
                 }
                 let columns = KeyColumns::<S, D, N> {
                     codes,
@@ -335,8 +335,8 @@ pub(super) struct WeighValues<'a, E, const R: usize> {
     pub columns: Range<usize>,
     /// Sums of these columns.
     pub output: [&'a mut [f32; BLOCK_COLUMNS]; R],
-    /// Whether the values lie in memory still.
-    pub ahead: bool,
+    /// If the values lie in memory still, what they are part of.
+    pub ahead: Option<Stretch>,
     pub element: PhantomData<E>,
 }
 
@@ -458,8 +458,8 @@ impl<E: Element, const R: usize> WeighValues<'_, E, R> {
             }
             let weights = self.weights.map(|weights| weights.as_ptr());
             for position in positions {
-                if self.ahead {
-                    read_ahead::<S>(values.codes, E::STORED.code_bytes(N * S::LANES));
+                if let Some(stretch) = self.ahead {
+                    stretch.read_ahead::<S>(values.codes, E::STORED.code_bytes(N * S::LANES));
                 }
                 add_products::<S, _, R, N>(&mut sums, &weights, position, &values);
                 values.codes = values.codes.wrapping_add(row_bytes);

@@ -12,7 +12,7 @@ use super::state::{Merge, MergeOutput, PerPosition, Softmax};
 use super::{Alibi, QueryRow, ScoreRule, SeenSlots, SlotSet, attention_state_len};
 use crate::Kernels;
 use crate::dispatch::Kernel;
-use crate::vector::Simd;
+use crate::vector::{Simd, Stretch};
 
 /// The most rows of a tile whose sums, two registers of each, leave some of 16 registers for what they are made of.
 const TILE_ROWS: usize = 6;
@@ -37,8 +37,8 @@ pub(super) struct Page<'a> {
     pub layout: &'a KvLayout,
     pub bytes: &'a [u8],
     pub rule: &'a ScoreRule,
-    /// Whether it lies in memory still, as it does for the first tile.
-    pub ahead: bool,
+    /// Where the stream of pages goes on, while it lies in memory still, as it does for the first tile.
+    pub ahead: Option<Stretch>,
 }
 
 /// One row of a tile: a query and the slots that it sees, not empty.
@@ -90,7 +90,7 @@ impl Page<'_> {
                 return;
             }
             self.attend_some(&tile[..count], &mut states[..count]);
-            self.ahead = false;
+            self.ahead = None;
         }
     }
 
@@ -225,7 +225,7 @@ impl Page<'_> {
                 weights: [&weights[r]],
                 columns: columns.clone(),
                 output: [&mut output[r]],
-                ahead: false,
+                ahead: None,
                 element: PhantomData,
             });
         }

@@ -174,12 +174,58 @@ const fn near_bytes<S: Simd>() -> usize {
 /// As every method of [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn read_ahead<S: Simd>(from: *const u8, bytes: usize) {
+    // SAFETY: required of the caller.
+    unsafe { ask_for::<S>(bytes, |ahead| from.wrapping_add(ahead)) }
+}
+
+/// Asks for the lines of `bytes` bytes as early as the caches need, which lie where `at` says: so many bytes ahead in the stream.
+///
+/// # Safety
+/// As every method of [`Simd`].
+#[inline(always)]
+unsafe fn ask_for<S: Simd>(bytes: usize, at: impl Fn(usize) -> *const u8) {
     for line in (0..bytes).step_by(LINE_BYTES) {
         // SAFETY: required of the caller.
         unsafe {
-            S::prefetch_second(from.wrapping_add(FAR_BYTES + line));
-            S::prefetch(from.wrapping_add(near_bytes::<S>() + line));
+            S::prefetch_second(at(FAR_BYTES + line));
+            S::prefetch(at(near_bytes::<S>() + line));
         }
+    }
+}
+
+/// A stream that ends before long, and goes on elsewhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch {
+    end: *const u8,
+    next: *const u8,
+}
+
+impl Stretch {
+    /// Without a next one, what is asked for behind the end is the start of `bytes`, which was read already and costs nothing.
+    pub(crate) fn new(bytes: &[u8], next: Option<&[u8]>) -> Stretch {
+        Stretch {
+            end: bytes.as_ptr_range().end,
+            next: next.unwrap_or(bytes).as_ptr(),
+        }
+    }
+
+    /// As [`read_ahead`].
+    ///
+    /// # Safety
+    /// As every method of [`Simd`].
+    #[inline(always)]
+    pub(crate) unsafe fn read_ahead<S: Simd>(self, from: *const u8, bytes: usize) {
+        let at = |ahead: usize| {
+            let here = from.wrapping_add(ahead);
+            let behind = here.addr().wrapping_sub(self.end.addr());
+            if here < self.end {
+                here
+            } else {
+                self.next.wrapping_add(behind)
+            }
+        };
+        // SAFETY: required of the caller.
+        unsafe { ask_for::<S>(bytes, at) }
     }
 }
 
