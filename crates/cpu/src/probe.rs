@@ -1,7 +1,7 @@
 //! What this machine can do right now, on the threads of a back end: the speeds that others are judged by.
 //!
-//! Every speed is found in many short tries. Of products the best counts: other programs may hold the processors for a while. Of reading the
-//! middle one counts, since memory is shared all the time, and what is compared with it goes on for as long.
+//! Every speed is found in many short tries. Of products the best counts: other programs may hold the processors for a while. Of reading
+//! the middle one counts: memory is shared all the time, and so is it for what is compared.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

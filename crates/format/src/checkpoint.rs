@@ -1,47 +1,15 @@
 //! One view over the formats: named tensors, settings, chat template.
 
-use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::blocks::{self, BlockError};
+use crate::blocks::BlockError;
 use crate::gguf::{self, GgufError, MetadataError};
 use crate::hf::{self, HfError, Template};
 use crate::safetensors::{self, SafetensorsError, Weights};
-use crate::{DType, Source, SourceError};
-
-/// Bytes of stored data that are decoded at a time.
-const DECODE_BYTES: usize = 256 << 10;
-
-/// One tensor of a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Name in the file.
-    pub name: String,
-    /// Storage type.
-    pub dtype: DType,
-    /// Sizes, outermost first; the last dimension is contiguous. A GGUF file's own order is the reverse.
-    pub shape: Vec<usize>,
-    /// Which file of the checkpoint holds it.
-    pub source: usize,
-    /// Offset of its data in that file, bytes.
-    pub offset: u64,
-    /// Size of its data, bytes.
-    pub bytes: u64,
-}
-
-impl TensorInfo {
-    /// Number of elements; the product was checked at open.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Elements of one row (the last dimension; 1 for a scalar).
-    pub fn row_elements(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
-    }
-}
+use crate::{Source, SourceError, TensorFiles};
 
 /// The settings that come with the weights, as the file has them.
 #[derive(Debug, Clone)]
@@ -148,13 +116,19 @@ pub enum FormatError {
 /// An open model: weights by name, settings, chat template. Shared freely between threads.
 #[derive(Debug)]
 pub struct Checkpoint {
-    sources: Vec<Source>,
-    tensors: Vec<TensorInfo>,
-    index: HashMap<String, usize>,
+    tensors: TensorFiles,
     config: Config,
     generation_config: Map<String, Value>,
     templates: Vec<Template>,
     folder: Option<hf::Folder>,
+}
+
+impl Deref for Checkpoint {
+    type Target = TensorFiles;
+
+    fn deref(&self) -> &TensorFiles {
+        &self.tensors
+    }
 }
 
 impl Checkpoint {
@@ -178,9 +152,7 @@ impl Checkpoint {
         }
         let weights = safetensors::open_file(path)?;
         Ok(Checkpoint {
-            index: index(&weights.tensors),
-            sources: weights.sources,
-            tensors: weights.tensors,
+            tensors: TensorFiles::new(weights.sources, weights.tensors),
             config: Config::Hf(Map::new()),
             generation_config: Map::new(),
             templates: Vec::new(),
@@ -230,9 +202,7 @@ impl Checkpoint {
         weights: Weights,
     ) -> Result<Checkpoint, FormatError> {
         Ok(Checkpoint {
-            index: index(&weights.tensors),
-            sources: weights.sources,
-            tensors: weights.tensors,
+            tensors: TensorFiles::new(weights.sources, weights.tensors),
             config: Config::Hf(config),
             generation_config: folder.generation_config()?,
             templates: folder.templates()?,
@@ -248,14 +218,17 @@ impl Checkpoint {
             error,
         })?;
         Ok(Checkpoint {
-            index: index(&parts.tensors),
-            sources: parts.sources,
-            tensors: parts.tensors,
+            tensors: TensorFiles::new(parts.sources, parts.tensors),
             config: Config::Gguf(parts.metadata),
             generation_config: Map::new(),
             templates,
             folder: None,
         })
+    }
+
+    /// The tensors by themselves, which may outlive the settings.
+    pub fn tensor_files(&self) -> &TensorFiles {
+        &self.tensors
     }
 
     /// The settings.
@@ -266,21 +239,6 @@ impl Checkpoint {
     /// The settings, to be changed in memory before a model is built from them.
     pub fn config_mut(&mut self) -> &mut Config {
         &mut self.config
-    }
-
-    /// The tensor with this name.
-    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.tensors.get(*self.index.get(name)?)
-    }
-
-    /// All tensors in file order.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
-        self.tensors.iter()
-    }
-
-    /// The files that hold the weights; `TensorInfo::source` indexes them.
-    pub fn sources(&self) -> &[Source] {
-        &self.sources
     }
 
     /// `generation_config.json`; empty for GGUF.
@@ -307,105 +265,6 @@ impl Checkpoint {
     pub fn files(&self) -> Option<&hf::Folder> {
         self.folder.as_ref()
     }
-
-    /// Bytes of all tensors.
-    pub fn bytes(&self) -> u64 {
-        // Tensors of one file do not overlap, so the sum is at most the sum of file lengths.
-        self.tensors
-            .iter()
-            .fold(0, |sum, tensor| sum.saturating_add(tensor.bytes))
-    }
-
-    /// Reads stored bytes of a tensor, from `offset_in_tensor` on, until `out` is full.
-    pub fn read(&self, tensor: &TensorInfo, offset_in_tensor: u64, out: &mut [u8]) -> Result<(), FormatError> {
-        let wanted = out.len() as u64;
-        let inside = offset_in_tensor
-            .checked_add(wanted)
-            .is_some_and(|end| end <= tensor.bytes);
-        let start = tensor.offset.checked_add(offset_in_tensor);
-        match (self.sources.get(tensor.source), start) {
-            (Some(source), Some(start)) if inside => Ok(source.read_exact_at(start, out)?),
-            _ => Err(FormatError::Range {
-                name: tensor.name.clone(),
-                offset: tensor.offset,
-                bytes: tensor.bytes,
-                from: offset_in_tensor,
-                wanted,
-            }),
-        }
-    }
-
-    /// Tells the system that the file's pages with a tensor's data need not be kept: see [`Source::forget_pages`].
-    pub fn forget_pages(&self, tensor: &TensorInfo) {
-        if let Some(source) = self.sources.get(tensor.source) {
-            source.forget_pages(tensor.offset, tensor.bytes);
-        }
-    }
-
-    /// Decodes a whole tensor; `out` must have as many elements.
-    pub fn decode(&self, tensor: &TensorInfo, out: &mut [f32]) -> Result<(), FormatError> {
-        let wanted = tensor.elements();
-        if out.len() != wanted {
-            return Err(FormatError::OutputLength {
-                name: tensor.name.clone(),
-                found: out.len(),
-                wanted,
-            });
-        }
-        self.decode_from(tensor, 0, out)
-    }
-
-    /// Decodes rows of the last dimension from row `first_row` on; `out` must have the size of whole rows.
-    pub fn decode_rows(&self, tensor: &TensorInfo, first_row: usize, out: &mut [f32]) -> Result<(), FormatError> {
-        let wanted = tensor.row_elements();
-        if wanted == 0 || !out.len().is_multiple_of(wanted) {
-            return Err(FormatError::OutputLength {
-                name: tensor.name.clone(),
-                found: out.len(),
-                wanted,
-            });
-        }
-        let row_bytes = tensor
-            .dtype
-            .bytes(wanted as u64)
-            .map_err(|error| decode_error(tensor, error.into()))?;
-        // A start past the end of the address space is outside every tensor, as `read` then finds.
-        self.decode_from(tensor, (first_row as u64).saturating_mul(row_bytes), out)
-    }
-
-    fn decode_from(&self, tensor: &TensorInfo, mut start: u64, out: &mut [f32]) -> Result<(), FormatError> {
-        let block_bytes = tensor.dtype.block_bytes();
-        let piece_blocks = DECODE_BYTES / block_bytes;
-        let piece_elements = piece_blocks * tensor.dtype.block_elements();
-        let mut stored = Vec::new();
-        for piece in out.chunks_mut(piece_elements) {
-            let bytes = tensor
-                .dtype
-                .bytes(piece.len() as u64)
-                .map_err(|error| decode_error(tensor, error.into()))?;
-            stored.resize(bytes as usize, 0);
-            self.read(tensor, start, &mut stored)?;
-            blocks::decode(tensor.dtype, &stored, piece).map_err(|error| decode_error(tensor, error))?;
-            start = start.saturating_add(bytes);
-        }
-        Ok(())
-    }
-}
-
-fn decode_error(tensor: &TensorInfo, error: BlockError) -> FormatError {
-    FormatError::Decode {
-        name: tensor.name.clone(),
-        offset: tensor.offset,
-        error,
-    }
-}
-
-fn index(tensors: &[TensorInfo]) -> HashMap<String, usize> {
-    tensors
-        .iter()
-        .enumerate()
-        .map(|(at, tensor)| (tensor.name.clone(), at))
-        .collect()
 }
 
 /// `tokenizer.chat_template`, and `tokenizer.chat_template.NAME` for further ones.

@@ -15,8 +15,10 @@ pub mod hf;
 mod nonfinite;
 pub mod safetensors;
 mod source;
+mod tensor_files;
 
 pub use atomic::AtomicFile;
-pub use checkpoint::{Checkpoint, Config, FormatError, TensorInfo};
+pub use checkpoint::{Checkpoint, Config, FormatError};
 pub use dtype::{DType, DTypeError};
-pub use source::{Source, SourceError};
+pub use source::{DIRECT_ALIGN, Source, SourceError};
+pub use tensor_files::{TensorFiles, TensorInfo};

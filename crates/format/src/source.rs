@@ -4,6 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// What the offsets, lengths and buffers of direct reads are multiples of: the largest that devices ask for.
+pub const DIRECT_ALIGN: usize = 4096;
 
 /// A file (or a buffer, in tests and fuzzing) whose length was taken once, at open.
 #[derive(Debug)]
@@ -15,7 +19,11 @@ pub struct Source {
 
 #[derive(Debug)]
 enum Backing {
-    File(File),
+    File {
+        file: File,
+        /// The same file for reads past the system's cache, where it can be had.
+        direct: OnceLock<Option<File>>,
+    },
     Memory(Vec<u8>),
 }
 
@@ -74,7 +82,10 @@ impl Source {
         Ok(Source {
             path: path.to_owned(),
             length,
-            backing: Backing::File(file),
+            backing: Backing::File {
+                file,
+                direct: OnceLock::new(),
+            },
         })
     }
 
@@ -99,18 +110,9 @@ impl Source {
 
     /// Fills `out` from byte `offset`, whole or not at all.
     pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
-        let wanted = out.len() as u64;
-        let end = offset.checked_add(wanted).filter(|&end| end <= self.length);
-        let Some(end) = end else {
-            return Err(SourceError::PastEnd {
-                path: self.path.clone(),
-                offset,
-                wanted,
-                length: self.length,
-            });
-        };
+        let end = self.checked_end(offset, out.len())?;
         match &self.backing {
-            Backing::File(file) => file.read_exact_at(out, offset),
+            Backing::File { file, .. } => file.read_exact_at(out, offset),
             Backing::Memory(bytes) => match bytes.get(offset as usize..end as usize) {
                 Some(range) => {
                     out.copy_from_slice(range);
@@ -119,20 +121,102 @@ impl Source {
                 None => Err(io::ErrorKind::UnexpectedEof.into()),
             },
         }
-        .map_err(|error| SourceError::Read {
-            path: self.path.clone(),
-            offset,
-            wanted,
-            error,
-        })
+        .map_err(|error| self.read_error(offset, out.len(), error))
+    }
+
+    /// Bytes that [`Source::read_uncached`] needs room for to read `len` of them.
+    pub const fn uncached_len(len: usize) -> usize {
+        len.next_multiple_of(DIRECT_ALIGN) + DIRECT_ALIGN
+    }
+
+    /// Reads `len` bytes from byte `offset` on, whole or not at all, without leaving them in the system's cache. They come to lie somewhere
+    /// in `room`, of [`Source::uncached_len`] bytes. Past the cache it goes if `room` begins at a multiple of [`DIRECT_ALIGN`] and the
+    /// file system can; otherwise what was read is dropped from the cache afterwards.
+    ///
+    /// # Panics
+    /// If `room` is smaller than that: a caller's bug.
+    pub fn read_uncached<'a>(&self, offset: u64, len: usize, room: &'a mut [u8]) -> Result<&'a [u8], SourceError> {
+        assert!(room.len() >= Self::uncached_len(len), "room for {len} bytes");
+        self.checked_end(offset, len)?;
+        let head = (offset % DIRECT_ALIGN as u64) as usize;
+        if let Backing::File { file, direct } = &self.backing
+            && room.as_ptr().addr().is_multiple_of(DIRECT_ALIGN)
+            && let Some(direct) = direct.get_or_init(|| open_direct(file))
+        {
+            let units = &mut room[..(head + len).next_multiple_of(DIRECT_ALIGN)];
+            match read_at_least(direct, head + len, units, offset - head as u64) {
+                // Some file systems take the flag and then refuse to read.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                result => {
+                    result.map_err(|error| self.read_error(offset, len, error))?;
+                    return Ok(&room[head..][..len]);
+                }
+            }
+        }
+        self.read_exact_at(offset, &mut room[..len])?;
+        self.forget_pages(offset, len as u64);
+        Ok(&room[..len])
     }
 
     /// Tells the system that the pages which it keeps of a range are of no more use. Reading them again reads the disk.
     pub fn forget_pages(&self, offset: u64, bytes: u64) {
-        if let Backing::File(file) = &self.backing {
+        if let Backing::File { file, .. } = &self.backing {
             forget(file, offset, bytes);
         }
     }
+
+    /// The end of a range, which lies in the file.
+    fn checked_end(&self, offset: u64, len: usize) -> Result<u64, SourceError> {
+        let wanted = len as u64;
+        let end = offset.checked_add(wanted).filter(|&end| end <= self.length);
+        end.ok_or_else(|| SourceError::PastEnd {
+            path: self.path.clone(),
+            offset,
+            wanted,
+            length: self.length,
+        })
+    }
+
+    fn read_error(&self, offset: u64, len: usize, error: io::Error) -> SourceError {
+        SourceError::Read {
+            path: self.path.clone(),
+            offset,
+            wanted: len as u64,
+            error,
+        }
+    }
+}
+
+/// Reads from `offset` on until `wanted` bytes of `out` are there, if there are so many.
+fn read_at_least(file: &File, wanted: usize, out: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut got = 0;
+    while got < wanted {
+        match file.read_at(&mut out[got..], offset + got as u64) {
+            // The end of a file is short of a whole unit, and so is what can be read of it.
+            Ok(more) if more > 0 && (got + more >= wanted || more.is_multiple_of(DIRECT_ALIGN)) => got += more,
+            Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The same file, whatever its path names by now.
+#[cfg(target_os = "linux")]
+fn open_direct(file: &File) -> Option<File> {
+    use std::fs::OpenOptions;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(flags).open(path).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_: &File) -> Option<File> {
+    None
 }
 
 #[cfg(target_os = "linux")]
@@ -169,6 +253,49 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn uncached_reads_find_the_same_bytes() {
+        let bytes: Vec<u8> = (0..5 * DIRECT_ALIGN + 100).map(|i| (i * 7 % 251) as u8).collect();
+        let path = std::env::temp_dir().join(format!("goldcrest-source-{}", std::process::id()));
+        std::fs::write(&path, &bytes).unwrap();
+        let sources = [Source::open(&path).unwrap(), Source::memory("buffer", bytes.clone())];
+        let mut room = vec![0; 8 * DIRECT_ALIGN];
+        let aligned = room.as_ptr().align_offset(DIRECT_ALIGN);
+        for source in &sources {
+            for (offset, len) in [
+                (0, 1),
+                (0, 4096),
+                (4095, 2),
+                (8192, 4096),
+                (5, 4 * 4096),
+                (20_000, 580),
+                (20_580, 0),
+            ] {
+                for start in [aligned, aligned + 1] {
+                    let read = source.read_uncached(offset, len, &mut room[start..]).unwrap();
+                    assert_eq!(read, &bytes[offset as usize..][..len], "{len} from {offset}");
+                }
+            }
+            let past = source.read_uncached(20_580, 1, &mut room[aligned..]);
+            assert!(matches!(past, Err(SourceError::PastEnd { .. })));
+        }
+        // A file that is cut short while it is open.
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(5000)
+            .unwrap();
+        for start in [aligned, aligned + 1] {
+            assert!(sources[0].read_uncached(4990, 10, &mut room[start..]).is_ok());
+            for (offset, len) in [(4990, 11), (8192, 1), (5000, 1)] {
+                let cut = sources[0].read_uncached(offset, len, &mut room[start..]);
+                assert!(matches!(cut, Err(SourceError::Read { .. })), "{len} from {offset}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -157,7 +157,8 @@ impl Kernels {
     /// `states` holds one state per row, in the order of `rows` ([`attention_state_len`], [`clear_attention_states`]). Call it for the
     /// segments of a row in rising order; or, to share the segments of a row among threads, let each segment have its own cleared state
     /// and merge those in rising order by [`Kernels::merge_attention`]: both give the same bits. Rows that see nothing here keep their
-    /// state. `next` is the page that is read next, if that is known, and decides no bit. Rows are fastest side by side if they see the same slots, as the query heads of one token do.
+    /// state. Rows are fastest side by side if they see the same slots, as the query heads of one token do. `next` is the page that is
+    /// read next, if that is known; no bit depends on it.
     ///
     /// # Panics
     /// If the page, a query or `states` has another length than `layout` says, or a range exceeds the page: a caller's bug.
