@@ -6,6 +6,7 @@
 pub mod buffer;
 mod cgroup;
 mod exec;
+mod experts;
 mod memory;
 pub mod pool;
 pub mod probe;
@@ -24,6 +25,8 @@ use goldcrest_model::plan::Plan;
 
 use buffer::{AllocError, SlabPool};
 use exec::{Scratch, Step, steps};
+use experts::ExpertStore;
+pub use experts::{Eviction, ExpertCounters, ExpertOptions};
 use pool::{Pool, PoolError};
 pub use state::{State, kv_bytes_per_token};
 use weights::Weights;
@@ -39,6 +42,8 @@ pub struct CpuOptions {
     pub kv: KvElement,
     /// Most rows of one forward call; scratch memory grows with it.
     pub max_rows: usize,
+    /// `None`: all experts are loaded at once. Otherwise they are read when they are wanted.
+    pub experts: Option<ExpertOptions>,
 }
 
 impl Default for CpuOptions {
@@ -48,6 +53,7 @@ impl Default for CpuOptions {
             isa: None,
             kv: KvElement::F16,
             max_rows: 512,
+            experts: None,
         }
     }
 }
@@ -74,6 +80,15 @@ pub enum CpuError {
     RouteRule(#[source] RouteError),
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
+    /// Less memory for experts than one takes.
+    #[error("{bytes} bytes are too little for the experts: the largest alone takes {least_bytes}")]
+    ExpertMemory { bytes: usize, least_bytes: usize },
+    /// The system refused a thread.
+    #[error("cannot start a thread that reads experts: {0}")]
+    Reader(#[source] std::io::Error),
+    /// A bug of this library.
+    #[error("a thread that reads experts panicked")]
+    ReaderPanicked,
 }
 
 /// The CPU as a [`Backend`].
@@ -91,6 +106,8 @@ pub struct Program {
     /// How the plan's ops are run.
     steps: Vec<Step>,
     weights: Weights,
+    /// Of a plan with experts that are not all in `weights`.
+    experts: Option<ExpertStore>,
     kv_element: KvElement,
     /// Reused by every call; calls of one program follow each other.
     scratch: Mutex<Scratch>,
@@ -136,6 +153,11 @@ impl Program {
         &self.plan
     }
 
+    /// What happened to experts that are read when they are wanted; none where all are loaded.
+    pub fn expert_counters(&self) -> Option<ExpertCounters> {
+        self.experts.as_ref().map(ExpertStore::counters)
+    }
+
     /// The ops that run as one, in order: the time of such a run is told after its first op. Before products, a norm and the packing of its
     /// rows are told by themselves.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
@@ -149,12 +171,16 @@ impl Backend for Cpu {
     type Error = CpuError;
 
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
-        let weights = Weights::load(&plan, checkpoint, &self.pool)?;
+        let streamed = self.options.experts.filter(|_| !plan.experts.is_empty());
+        let is_streamed = |id| streamed.is_some() && plan.is_of_expert(id);
+        let weights = Weights::load(&plan, checkpoint, &self.pool, &is_streamed)?;
+        let experts = streamed.map(|options| ExpertStore::new(&plan, checkpoint, options));
         let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows, self.pool.threads())?);
         Ok(Program {
             steps: steps(&plan),
             plan,
             weights,
+            experts: experts.transpose()?,
             kv_element: self.options.kv,
             scratch,
         })

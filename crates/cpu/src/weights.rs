@@ -1,17 +1,18 @@
 //! A checkpoint's weights in memory: matrices repacked into panels of 16 rows in one huge-page buffer, vectors as f32.
 
 mod columns;
-mod load;
+pub mod load;
 mod mxfp4;
 mod rows;
 mod scales;
 #[cfg(test)]
 mod tests;
+pub mod window;
 
 use std::borrow::Cow;
 
 use goldcrest_format::blocks::BlockError;
-use goldcrest_format::{Checkpoint, DType, FormatError, TensorInfo};
+use goldcrest_format::{DType, FormatError, TensorFiles, TensorInfo};
 use goldcrest_kernels::{PANEL_ROWS, PanelType};
 use goldcrest_model::plan::{MatrixId, Plan, VectorId};
 use goldcrest_model::spec::{Matrix, Rope, Storage, Vector, VectorMap};
@@ -90,7 +91,7 @@ pub enum RopeTable {
 }
 
 impl RopeTable {
-    fn load(rope: &Rope, checkpoint: &Checkpoint) -> Result<RopeTable, CpuError> {
+    fn load(rope: &Rope, files: &TensorFiles) -> Result<RopeTable, CpuError> {
         // All regimes of a rope show at one of these lengths.
         let stored: Vec<&Vector> = [0, usize::MAX]
             .into_iter()
@@ -98,7 +99,7 @@ impl RopeTable {
             .collect();
         let mut divisors = Vec::with_capacity(stored.len());
         for vector in stored {
-            divisors.push((vector.clone(), load_vector(checkpoint, vector)?));
+            divisors.push((vector.clone(), load_vector(files, vector)?));
         }
         if rope.depends_on_length() {
             let rope = Box::new(rope.clone());
@@ -123,18 +124,35 @@ impl RopeTable {
 }
 
 /// Where a matrix lies in the buffer, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panels {
     pub panel_type: PanelType,
     pub outputs: usize,
     /// Inputs.
     pub k: usize,
     pub panel_bytes: usize,
-    start: usize,
+    /// Of resident ones.
+    start: Option<usize>,
 }
 
 impl Panels {
-    fn count(&self) -> usize {
+    /// Those of a matrix, wherever they lie.
+    pub fn of(matrix: &Matrix) -> Panels {
+        Panels::unplaced(loaded_panel_type(matrix), matrix.outputs(), matrix.cols)
+    }
+
+    /// Panels that are not resident.
+    pub fn unplaced(panel_type: PanelType, outputs: usize, k: usize) -> Panels {
+        Panels {
+            panel_type,
+            outputs,
+            k,
+            panel_bytes: panel_type.panel_bytes(k),
+            start: None,
+        }
+    }
+
+    pub fn count(&self) -> usize {
         self.outputs.div_ceil(PANEL_ROWS)
     }
 
@@ -155,38 +173,46 @@ impl Panels {
 }
 
 impl Weights {
-    pub fn load(plan: &Plan, checkpoint: &Checkpoint, pool: &Pool) -> Result<Weights, CpuError> {
-        let mut weights = Self::load_matrices(checkpoint, &plan.matrices, pool)?;
-        let vectors = plan.vectors.iter().map(|vector| load_vector(checkpoint, vector));
+    /// Loads what a plan needs; of the matrices that are `streamed` only their shapes are kept.
+    pub fn load(
+        plan: &Plan,
+        files: &TensorFiles,
+        pool: &Pool,
+        streamed: &dyn Fn(MatrixId) -> bool,
+    ) -> Result<Weights, CpuError> {
+        let mut weights = Self::load_matrices(files, &plan.matrices, pool, streamed)?;
+        let vectors = plan.vectors.iter().map(|vector| load_vector(files, vector));
         weights.vectors = vectors.collect::<Result<_, _>>()?;
-        let ropes = plan.ropes.iter().map(|rope| RopeTable::load(rope, checkpoint));
+        let ropes = plan.ropes.iter().map(|rope| RopeTable::load(rope, files));
         weights.ropes = ropes.collect::<Result<_, _>>()?;
         Ok(weights)
     }
 
     /// Without vectors and ropes.
-    fn load_matrices(checkpoint: &Checkpoint, matrices: &[Matrix], pool: &Pool) -> Result<Weights, CpuError> {
+    fn load_matrices(
+        files: &TensorFiles,
+        matrices: &[Matrix],
+        pool: &Pool,
+        streamed: &dyn Fn(MatrixId) -> bool,
+    ) -> Result<Weights, CpuError> {
         let mut bytes = 0_usize;
-        let mut places = Vec::with_capacity(matrices.len());
-        for matrix in matrices {
-            let panel_type = loaded_panel_type(matrix);
-            let panel_bytes = panel_type.panel_bytes(matrix.cols);
-            let panels = Panels {
-                panel_type,
-                outputs: matrix.outputs(),
-                k: matrix.cols,
-                panel_bytes,
-                start: bytes,
-            };
-            // Saturated, so that a size beyond the address space is refused by the allocation.
-            bytes = bytes.saturating_add(panels.count().saturating_mul(panel_bytes));
-            places.push(panels);
+        let mut all = Vec::with_capacity(matrices.len());
+        for (id, matrix) in matrices.iter().enumerate() {
+            let mut panels = Panels::of(matrix);
+            if !streamed(MatrixId(id)) {
+                panels.start = Some(bytes);
+                // Saturated, so that a size beyond the address space is refused by the allocation.
+                bytes = bytes.saturating_add(panels.count().saturating_mul(panels.panel_bytes));
+            }
+            all.push(panels);
         }
-        let mut panels = HugeBuffer::zeroed(bytes)?;
-        load::load_matrices(checkpoint, matrices, &places, &mut panels, pool)?;
+        let mut memory = HugeBuffer::zeroed(bytes)?;
+        let resident = all.iter().zip(matrices).filter(|(panels, _)| panels.start.is_some());
+        let (panels, matrices): (Vec<Panels>, Vec<&Matrix>) = resident.unzip();
+        load::load_matrices(files, &matrices, &panels, &mut memory, pool)?;
         Ok(Weights {
-            panels,
-            matrices: places,
+            panels: memory,
+            matrices: all,
             vectors: Vec::new(),
             ropes: Vec::new(),
         })
@@ -204,16 +230,16 @@ impl Weights {
         &self.ropes
     }
 
-    /// One panel of a matrix.
-    pub fn panel(&self, panels: &Panels, index: usize) -> &[u8] {
-        &self.panels[panels.start + index * panels.panel_bytes..][..panels.panel_bytes]
+    /// All panels of a resident matrix.
+    pub fn resident(&self, panels: &Panels) -> &[u8] {
+        let start = panels.start.expect("a streamed matrix is not asked for here");
+        &self.panels[start..][..panels.count() * panels.panel_bytes]
     }
 
-    /// Decodes one row of a matrix.
+    /// Decodes one row of a resident matrix.
     pub fn row(&self, panels: &Panels, row: usize, out: &mut [f32]) {
-        panels
-            .panel_type
-            .unpack_row(self.panel(panels, row / PANEL_ROWS), row % PANEL_ROWS, out);
+        let panel = &self.resident(panels)[row / PANEL_ROWS * panels.panel_bytes..][..panels.panel_bytes];
+        panels.panel_type.unpack_row(panel, row % PANEL_ROWS, out);
     }
 
     pub fn bytes(&self) -> usize {
@@ -221,13 +247,11 @@ impl Weights {
     }
 }
 
-pub(crate) fn decode(checkpoint: &Checkpoint, info: &TensorInfo, out: &mut [f32]) -> Result<(), CpuError> {
-    checkpoint
-        .decode(info, out)
-        .map_err(|source| weights_error(info, source))
+pub(crate) fn decode(files: &TensorFiles, info: &TensorInfo, out: &mut [f32]) -> Result<(), CpuError> {
+    files.decode(info, out).map_err(|source| weights_error(info, source))
 }
 
-fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
+pub(crate) fn weights_error(info: &TensorInfo, source: FormatError) -> CpuError {
     CpuError::Weights {
         tensor: info.name.clone(),
         source: Box::new(source),
@@ -242,19 +266,19 @@ fn decode_error(info: &TensorInfo, error: BlockError) -> FormatError {
     }
 }
 
-pub(crate) fn find<'a>(checkpoint: &'a Checkpoint, tensor: &str) -> Result<&'a TensorInfo, CpuError> {
-    checkpoint.tensor(tensor).ok_or_else(|| CpuError::MissingTensor {
+pub(crate) fn find<'a>(files: &'a TensorFiles, tensor: &str) -> Result<&'a TensorInfo, CpuError> {
+    files.tensor(tensor).ok_or_else(|| CpuError::MissingTensor {
         tensor: tensor.to_string(),
     })
 }
 
-fn load_vector(checkpoint: &Checkpoint, vector: &Vector) -> Result<Vec<f32>, CpuError> {
+fn load_vector(files: &TensorFiles, vector: &Vector) -> Result<Vec<f32>, CpuError> {
     let mut stored = Vec::new();
     for tensor in &vector.tensors {
-        let info = find(checkpoint, tensor)?;
+        let info = find(files, tensor)?;
         let start = stored.len();
         stored.resize(start + info.elements(), 0.0);
-        decode(checkpoint, info, &mut stored[start..])?;
+        decode(files, info, &mut stored[start..])?;
     }
     let map = |x: f32| match vector.map {
         VectorMap::Plain => x,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use goldcrest_cpu::probe::{PeakProbe, Peaks};
-use goldcrest_cpu::{Cpu, CpuError, CpuOptions, Program};
+use goldcrest_cpu::{Cpu, CpuError, CpuOptions, ExpertCounters, ExpertOptions, Program};
 use goldcrest_format::{Checkpoint, FormatError};
 use goldcrest_kernels::{Isa, KvElement};
 use goldcrest_model::backend::Backend;
@@ -29,6 +29,8 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// Most rows of one forward call; a longer chunk becomes several.
     pub max_rows: usize,
+    /// `None`: all experts are loaded at once. Otherwise they are read when they are wanted, and kept as far as there is room.
+    pub experts: Option<ExpertOptions>,
 }
 
 impl Default for EngineOptions {
@@ -39,6 +41,7 @@ impl Default for EngineOptions {
             threads: None,
             isa: None,
             max_rows: 512,
+            experts: None,
         }
     }
 }
@@ -104,6 +107,7 @@ impl Engine {
             isa: options.isa,
             kv: options.kv,
             max_rows: options.max_rows,
+            experts: options.experts,
         })?;
         let activations = options.activations.unwrap_or_else(|| Self::suited_activations(&spec));
         let program = backend.compile(Self::plan_of(&spec, activations), checkpoint)?;
@@ -191,6 +195,11 @@ impl Engine {
     /// Bytes of weights in memory.
     pub fn weight_bytes(&self) -> usize {
         self.inner.program.weight_bytes()
+    }
+
+    /// What happened to experts that are read when they are wanted; none where all are loaded.
+    pub fn expert_counters(&self) -> Option<ExpertCounters> {
+        self.inner.program.expert_counters()
     }
 
     /// Type and shape of the matrices of an op of the plan, in words; none for an op without.

@@ -71,7 +71,12 @@ impl SlabPool {
 impl Slab {
     fn new(piece_bytes: usize) -> Result<Slab, AllocError> {
         let stride = piece_bytes.next_multiple_of(LINE_BYTES);
-        let count = (SLAB_BYTES / stride.max(1)).max(1);
+        Slab::with(piece_bytes, (SLAB_BYTES / stride.max(1)).max(1))
+    }
+
+    /// A slab of `count` pieces.
+    fn with(piece_bytes: usize, count: usize) -> Result<Slab, AllocError> {
+        let stride = piece_bytes.next_multiple_of(LINE_BYTES);
         let mut memory = HugeBuffer::zeroed(count.saturating_mul(stride))?;
         Ok(Slab {
             start: NonNull::from(&mut *memory).cast(),
@@ -106,6 +111,15 @@ impl Slab {
 }
 
 impl Piece {
+    /// `count` pieces of `bytes` bytes, all zero, side by side in memory that they have for themselves.
+    ///
+    /// # Errors
+    /// [`AllocError`].
+    pub fn many(bytes: usize, count: usize) -> Result<Vec<Piece>, AllocError> {
+        let slab = Arc::new(Slab::with(bytes, count)?);
+        Ok((0..count).filter_map(|_| Slab::take(Arc::clone(&slab))).collect())
+    }
+
     fn start(&self) -> *mut u8 {
         let stride = self.slab.piece_bytes.next_multiple_of(LINE_BYTES);
         self.slab.start.as_ptr().wrapping_add(self.index * stride)
@@ -157,6 +171,24 @@ mod tests {
             assert!(again.iter().all(|byte| *byte == 0));
             assert!(bytes > SLAB_BYTES / 2 || again.as_ptr() == given_back, "{bytes}");
         }
+    }
+
+    #[test]
+    fn many_pieces_lie_side_by_side() {
+        let mut pieces = Piece::many(100, 5).unwrap();
+        assert_eq!(pieces.len(), 5);
+        for (piece, value) in pieces.iter_mut().zip(1..) {
+            piece.fill(value);
+        }
+        let starts: Vec<usize> = pieces.iter().map(|piece| piece.as_ptr().addr()).collect();
+        assert!(starts.is_sorted() && starts[4] - starts[0] == 4 * 128);
+        assert!(
+            pieces
+                .iter()
+                .zip(1..)
+                .all(|(piece, value)| piece.iter().all(|byte| *byte == value))
+        );
+        assert!(Piece::many(100, 0).unwrap().is_empty());
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! Mixtures of experts: the choice, and the chosen experts with their rows side by side.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use goldcrest_kernels::{
     ActivationType, Activations as Packed, GroupLimit, GroupScore, Normalise, RouteRule as KernelRule, Router, Scoring,
 };
-use goldcrest_model::plan::{ExpertBank, ExpertLinears, MatrixId, Op, VectorId};
+use goldcrest_model::plan::{ExpertBank, ExpertsId, MatrixId, Op, VectorId};
 use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
-use super::matmul::{Weighted, activation_type, multiply, pack_groups};
+use super::matmul::{PanelMemory, Weighted, activation_type, multiply, pack_groups};
 use super::products::{each_pair, each_row, part, tile_columns};
-use crate::pool::{Part, SharedTiles};
+use crate::experts::{ExpertStore, Lease, Projection, Wanted};
+use crate::pool::{Part, SharedTile, SharedTiles};
 use crate::{Cpu, CpuError, Program};
 
 /// Places of an expert's inner buffers in a tile.
@@ -28,6 +31,8 @@ pub struct ExpertScratch {
     /// In rising order of experts, then of rows.
     choices: Vec<Choice>,
     batch: BatchScratch,
+    /// Of the experts of a batch, where they are read when they are wanted.
+    leases: Vec<Lease>,
 }
 
 /// That an expert looks at a row of the call.
@@ -140,34 +145,33 @@ impl Call<'_, '_> {
             hidden,
             input: reads.get(input, rows * hidden),
         };
-        let ExpertScratch { choices, batch, .. } = &mut scratch;
-        let mut rest = &choices[..];
-        let mut result = Ok(());
-        while !rest.is_empty() && result.is_ok() {
-            let (now, later) = rest.split_at(batch.cut(rest));
-            rest = later;
-            result = run.batch(now, batch, out);
-        }
+        let result = run.all(&mut scratch, experts, out);
         self.scratch.experts = scratch;
         result
     }
 }
 
 impl BatchScratch {
-    /// Cuts a batch of whole experts off the front of `choices`, and returns how many of them it has.
-    fn cut(&mut self, choices: &[Choice]) -> usize {
+    /// Where the rows of each expert of a batch begin.
+    fn cut(&mut self, choices: &[Choice]) {
         self.cuts.clear();
         self.cuts.push(0);
-        let mut count = 0;
         for of_expert in choices.chunk_by(|a, b| a.expert == b.expert) {
-            if count > 0 && count + of_expert.len() > BATCH_CHOICES {
-                break;
-            }
-            count += of_expert.len();
-            self.cuts.push(count);
+            self.cuts.push(self.cuts.last().map_or(0, |end| end + of_expert.len()));
         }
-        count
     }
+}
+
+/// Choices of a batch of whole experts at the front of `choices`: at most `most_experts`, and [`BATCH_CHOICES`] unless one has more.
+fn batch_len(choices: &[Choice], most_experts: usize) -> usize {
+    let mut count = 0;
+    for of_expert in choices.chunk_by(|a, b| a.expert == b.expert).take(most_experts) {
+        if count > 0 && count + of_expert.len() > BATCH_CHOICES {
+            break;
+        }
+        count += of_expert.len();
+    }
+    count
 }
 
 /// What the experts of one op share.
@@ -181,8 +185,51 @@ struct ExpertRun<'a> {
 }
 
 impl ExpertRun<'_> {
+    /// All experts, batch by batch. Where they are read when they are wanted, those of the next batch are on their way while one is run.
+    fn all(&self, scratch: &mut ExpertScratch, bank: ExpertsId, out: &mut [f32]) -> Result<(), CpuError> {
+        let ExpertScratch {
+            choices, batch, leases, ..
+        } = scratch;
+        let store = self.program.experts.as_ref();
+        // A call that panicked may have left some.
+        leases.clear();
+        let capacity = store.map_or(usize::MAX, ExpertStore::capacity);
+        let most_experts = (capacity / 2).max(1);
+        let acquire = |choices: &[Choice]| store.map_or(Vec::new(), |store| store.acquire(bank, &self.wanted(choices)));
+        let (mut now, mut rest) = choices.split_at(batch_len(choices, most_experts));
+        leases.extend(acquire(now));
+        let mut result = Ok(());
+        while !now.is_empty() && result.is_ok() {
+            let (next, later) = rest.split_at(batch_len(rest, most_experts));
+            let is_room = capacity > most_experts;
+            let ahead = if is_room { acquire(next) } else { Vec::new() };
+            result = self.batch(now, leases, batch, out);
+            leases.clear();
+            leases.extend(if is_room { ahead } else { acquire(next) });
+            (now, rest) = (next, later);
+        }
+        leases.clear();
+        result
+    }
+
+    /// The experts of a batch, those that exist.
+    fn wanted(&self, choices: &[Choice]) -> Vec<Wanted> {
+        let experts = choices.chunk_by(|a, b| a.expert == b.expert).map(|of_expert| Wanted {
+            expert: of_expert[0].expert,
+            rows: of_expert.len(),
+        });
+        experts.filter(|wanted| wanted.expert < self.bank.count).collect()
+    }
+
     /// Some experts over the rows of their choices, added to `out`, `[rows, hidden]`, in rising order.
-    fn batch(&self, choices: &[Choice], scratch: &mut BatchScratch, out: &mut [f32]) -> Result<(), CpuError> {
+    fn batch(
+        &self,
+        choices: &[Choice],
+        leases: &[Lease],
+        scratch: &mut BatchScratch,
+        out: &mut [f32],
+    ) -> Result<(), CpuError> {
+        scratch.cut(choices);
         let width = self
             .program
             .weights
@@ -193,14 +240,14 @@ impl ExpertRun<'_> {
         pack_groups(self.cpu, &mut scratch.input, &mut scratch.packed, &|first, rows| {
             self.gather(&choices[first..], rows);
         })?;
-        self.inner(choices, scratch, width)?;
+        self.inner(choices, leases, scratch, width)?;
         let inner = match self.bank.gating {
             Gating::Gated { .. } => &mut scratch.gate,
             Gating::Ungated(_) => &mut scratch.up,
         };
         scratch.packed.reset_cut(self.kind, &scratch.cuts, width);
         pack_groups(self.cpu, inner, &mut scratch.packed, &|_, _| {})?;
-        self.outer(choices, scratch, out)
+        self.outer(choices, leases, scratch, out)
     }
 
     /// The rows that the first of `choices` look at.
@@ -213,12 +260,18 @@ impl ExpertRun<'_> {
         }
     }
 
-    /// What the down projections see, in `gate` or, without gates, in `up`: one region.
-    fn inner(&self, choices: &[Choice], scratch: &mut BatchScratch, width: usize) -> Result<(), CpuError> {
+    /// What the down projections see, in `gate` or, without gates, in `up`: one region. Experts that are there come first.
+    fn inner(
+        &self,
+        choices: &[Choice],
+        leases: &[Lease],
+        scratch: &mut BatchScratch,
+        width: usize,
+    ) -> Result<(), CpuError> {
         let BatchScratch {
             cuts, packed, gate, up, ..
         } = scratch;
-        let (cpu, packed) = (self.cpu, &*packed);
+        let (cpu, packed, cuts) = (self.cpu, &*packed, &*cuts);
         let mut tiles = SharedTiles::new(cuts, width, tile_columns(width, cuts, cpu.threads()));
         up.resize(choices.len() * width, 0.0);
         tiles.set(UP, up);
@@ -226,34 +279,56 @@ impl ExpertRun<'_> {
             gate.resize(choices.len() * width, 0.0);
             tiles.set(GATE, gate);
         }
+        let is_lost = AtomicBool::new(false);
         cpu.pool.run(&|_| {
+            let mut later = Vec::new();
             while let Some(mut tile) = tiles.next() {
-                let expert = choices[part(&mut tile, UP).rows().start].expert;
-                if expert >= self.bank.count {
-                    continue;
+                let rows = part(&mut tile, UP).rows();
+                let expert = choices[rows.start].expert;
+                let lease = leases.get(cuts.partition_point(|cut| *cut <= rows.start) - 1);
+                match lease {
+                    _ if expert >= self.bank.count => {}
+                    Some(lease) if !lease.is_here() => later.push((tile, expert, lease)),
+                    lease => self.inner_tile(tile, (expert, lease), packed),
                 }
-                self.multiply(&self.bank.up, expert, packed, part(&mut tile, UP));
-                match &self.bank.gating {
-                    Gating::Gated { activation, gate } => {
-                        self.multiply(gate, expert, packed, part(&mut tile, GATE));
-                        let kind = gated_kernel(*activation);
-                        each_pair(&mut tile, GATE, UP, |gate, up| {
-                            cpu.kernels.activate_gated(kind, gate, up)
-                        });
-                    }
-                    Gating::Ungated(activation) => {
-                        each_row(part(&mut tile, UP), |row| {
-                            cpu.kernels.activate(kernel(*activation), row)
-                        });
-                    }
+            }
+            for (tile, expert, lease) in later {
+                match lease.wait() {
+                    true => self.inner_tile(tile, (expert, Some(lease)), packed),
+                    false => is_lost.store(true, Ordering::Relaxed),
                 }
             }
         })?;
-        Ok(())
+        match (is_lost.into_inner(), &self.program.experts) {
+            (true, Some(store)) => Err(store.take_failure().unwrap_or(CpuError::ReaderPanicked)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Some columns of what one expert's down projection sees.
+    fn inner_tile(&self, mut tile: SharedTile<f32>, expert: (usize, Option<&Lease>), packed: &Packed) {
+        let kernels = self.cpu.kernels;
+        self.multiply(Projection::Up, expert, packed, part(&mut tile, UP));
+        match &self.bank.gating {
+            Gating::Gated { activation, .. } => {
+                self.multiply(Projection::Gate, expert, packed, part(&mut tile, GATE));
+                let kind = gated_kernel(*activation);
+                each_pair(&mut tile, GATE, UP, |gate, up| kernels.activate_gated(kind, gate, up));
+            }
+            Gating::Ungated(activation) => {
+                each_row(part(&mut tile, UP), |row| kernels.activate(kernel(*activation), row));
+            }
+        }
     }
 
     /// The down projections, and the sums of every row: one region, in which a thread has some columns of all experts.
-    fn outer(&self, choices: &[Choice], scratch: &mut BatchScratch, out: &mut [f32]) -> Result<(), CpuError> {
+    fn outer(
+        &self,
+        choices: &[Choice],
+        leases: &[Lease],
+        scratch: &mut BatchScratch,
+        out: &mut [f32],
+    ) -> Result<(), CpuError> {
         let BatchScratch {
             cuts,
             packed,
@@ -270,11 +345,11 @@ impl ExpertRun<'_> {
         cpu.pool.run(&|_| {
             while let Some([Some(mut output), Some(mut out), ..]) = tiles.next() {
                 let columns = out.columns();
-                for rows in cuts.windows(2) {
+                for (i, rows) in cuts.windows(2).enumerate() {
                     let expert = choices[rows[0]].expert;
                     if expert < self.bank.count {
                         let mut output = output.of_rows(rows[0]..rows[1]);
-                        self.multiply(&self.bank.down, expert, packed, &mut output);
+                        self.multiply(Projection::Down, (expert, leases.get(i)), packed, &mut output);
                     }
                     for (index, choice) in choices.iter().enumerate().take(rows[1]).skip(rows[0]) {
                         // An id beyond the experts returns its input.
@@ -291,23 +366,32 @@ impl ExpertRun<'_> {
         Ok(())
     }
 
-    fn multiply(&self, linears: &ExpertLinears, expert: usize, packed: &Packed, out: &mut Part<f32>) {
-        multiply(
-            self.cpu,
-            self.program,
-            &self.weighted(linears, expert),
-            packed,
-            (out, 0),
-        );
-    }
-
-    fn weighted(&self, linears: &ExpertLinears, expert: usize) -> Weighted<'_> {
+    fn multiply(
+        &self,
+        projection: Projection,
+        (expert, lease): (usize, Option<&Lease>),
+        packed: &Packed,
+        out: &mut Part<f32>,
+    ) {
+        let linears = match (projection, &self.bank.gating) {
+            (Projection::Gate, Gating::Gated { gate, .. }) => gate,
+            (Projection::Down, _) => &self.bank.down,
+            _ => &self.bank.up,
+        };
         let weights = &self.program.weights;
-        let bias = (!linears.biases.is_empty()).then(|| weights.vector(VectorId(linears.biases.start + expert)));
-        Weighted {
-            panels: weights.matrix(MatrixId(linears.matrices.start + expert)),
-            bias,
-        }
+        let bias = (!linears.biases.is_empty()).then(|| VectorId(linears.biases.start + expert));
+        let weighted = match lease {
+            None => Weighted::resident(weights, MatrixId(linears.matrices.start + expert), bias),
+            Some(lease) => {
+                let (layout, blocks) = lease.matrix(projection);
+                Weighted {
+                    panels: layout.panels,
+                    memory: PanelMemory::Blocks(&layout.places, blocks),
+                    bias: bias.map(|id| weights.vector(id)),
+                }
+            }
+        };
+        multiply(self.cpu, &weighted, packed, (out, 0));
     }
 }
 

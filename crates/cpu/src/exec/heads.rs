@@ -46,11 +46,8 @@ impl Call<'_, '_> {
                 scratch
                     .packed
                     .pack(cpu.kernels, ActivationType::F32, &scratch.rows, inputs);
-                let weighted = Weighted {
-                    panels: program.weights.matrix(MatrixId(first.0 + head)),
-                    bias: None,
-                };
-                multiply(cpu, program, &weighted, &scratch.packed, (&mut tile, base));
+                let weighted = Weighted::resident(&program.weights, MatrixId(first.0 + head), None);
+                multiply(cpu, &weighted, &scratch.packed, (&mut tile, base));
             }
         });
         self.scratch.heads = thread_scratch;

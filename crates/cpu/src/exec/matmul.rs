@@ -1,14 +1,16 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
 use goldcrest_kernels::{ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
-use goldcrest_model::plan::Activations;
+use goldcrest_model::plan::{Activations, MatrixId, VectorId};
 
 use super::rows::RowNorm;
 use super::step::Products;
 use super::{Call, split_buffers};
+use crate::buffer::Piece;
+use crate::experts::Place;
 use crate::pool::{Part, Tiles, split};
-use crate::weights::Panels;
-use crate::{Cpu, CpuError, Program};
+use crate::weights::{Panels, Weights};
+use crate::{Cpu, CpuError};
 
 /// Packed activations, as f32, that stay in a core's L2 while the panels stream by.
 const ROW_RANGE_BYTES: usize = 384 << 10;
@@ -98,7 +100,39 @@ pub fn pack_groups(
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
     pub panels: Panels,
+    pub memory: PanelMemory<'a>,
     pub bias: Option<&'a [f32]>,
+}
+
+/// Where the panels of a matrix lie.
+#[derive(Clone, Copy)]
+pub enum PanelMemory<'a> {
+    /// One after the other.
+    Resident(&'a [u8]),
+    /// Each at its place in some blocks.
+    Blocks(&'a [Place], &'a [Piece]),
+}
+
+impl<'a> Weighted<'a> {
+    pub fn resident(weights: &'a Weights, matrix: MatrixId, bias: Option<VectorId>) -> Weighted<'a> {
+        let panels = weights.matrix(matrix);
+        Weighted {
+            panels,
+            memory: PanelMemory::Resident(weights.resident(&panels)),
+            bias: bias.map(|id| weights.vector(id)),
+        }
+    }
+
+    fn panel(&self, index: usize) -> &'a [u8] {
+        let bytes = self.panels.panel_bytes;
+        match self.memory {
+            PanelMemory::Resident(panels) => &panels[index * bytes..][..bytes],
+            PanelMemory::Blocks(places, blocks) => {
+                let Place { block, offset } = places[index];
+                &blocks[block][offset..][..bytes]
+            }
+        }
+    }
 }
 
 /// Where to cut rows into even ranges whose packed values stay in the cache while the panels of a tile stream by, and their end.
@@ -114,14 +148,8 @@ pub fn row_cuts(packed: &Packed, cuts: &mut Vec<usize>) {
 }
 
 /// The rows and columns of `out`, whose column `base` is the matrix's first output. Each panel is read once.
-pub fn multiply(
-    cpu: &Cpu,
-    program: &Program,
-    weighted: &Weighted,
-    packed: &Packed,
-    (out, base): (&mut Part<f32>, usize),
-) {
-    let Weighted { panels, bias } = weighted;
+pub fn multiply(cpu: &Cpu, weighted: &Weighted, packed: &Packed, (out, base): (&mut Part<f32>, usize)) {
+    let Weighted { panels, bias, .. } = weighted;
     let columns = out.columns().start - base..out.columns().end - base;
     if columns.is_empty() {
         return; // a thread without a share may stand in the middle of a panel
@@ -129,7 +157,7 @@ pub fn multiply(
     let groups = packed.groups_from(out.rows());
     let mut products = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
     for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {
-        let panel = program.weights.panel(panels, index);
+        let panel = weighted.panel(index);
         let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(columns.end);
         let bias = bias.map(|bias| &bias[outputs.clone()]);
         for group in groups.clone() {

@@ -84,11 +84,8 @@ pub fn tile_columns(width: usize, row_cuts: &[usize], threads: usize) -> usize {
 fn run(cpu: &Cpu, program: &Program, packed: &Packed, op: &ColumnOp, tile: &mut SharedTile<f32>) {
     match *op {
         ColumnOp::MatMul { weight, bias, out } => {
-            let weighted = Weighted {
-                panels: program.weights.matrix(weight),
-                bias: bias.map(|id| program.weights.vector(id)),
-            };
-            multiply(cpu, program, &weighted, packed, (part(tile, out), 0));
+            let weighted = Weighted::resident(&program.weights, weight, bias);
+            multiply(cpu, &weighted, packed, (part(tile, out), 0));
         }
         ColumnOp::Activate {
             activation,

@@ -135,6 +135,22 @@ impl<T> Part<'_, T> {
 }
 
 impl<T> Part<'_, T> {
+    /// All of a part that has its rows whole.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn whole_rows_mut(&mut self) -> &mut [T] {
+        assert_eq!(self.columns, 0..self.stride, "columns of a part with whole rows");
+        // SAFETY: rows lie inside the matrix, follow each other, and belong to this part alone, which is borrowed mutably.
+        unsafe {
+            slice::from_raw_parts_mut(
+                self.start.add(self.rows.start * self.stride),
+                self.rows.len() * self.stride,
+            )
+        }
+    }
+
     /// The part of some of its rows, counted in the matrix.
     ///
     /// # Panics

@@ -1,6 +1,8 @@
 //! Columns of a tensor that are rows of a matrix: the file has the inputs one after the other, with all outputs of each.
 
-use goldcrest_format::{Checkpoint, FormatError, TensorInfo, blocks};
+use std::ops::Range;
+
+use goldcrest_format::{FormatError, TensorFiles, TensorInfo, blocks};
 use goldcrest_kernels::PANEL_ROWS;
 use goldcrest_model::spec::Matrix;
 
@@ -8,11 +10,10 @@ use super::load::{Buffers, outputs_of, pack_rows, put_float, room};
 use super::scales::Scales;
 use super::{Panels, decode_error};
 use crate::CpuError;
-use crate::pool::Part;
 
 /// Columns in the order of the forward pass.
 pub struct ColumnSource<'a> {
-    checkpoint: &'a Checkpoint,
+    files: &'a TensorFiles,
     info: &'a TensorInfo,
     matrix: &'a Matrix,
     first_input: usize,
@@ -21,24 +22,30 @@ pub struct ColumnSource<'a> {
 
 impl<'a> ColumnSource<'a> {
     pub fn new(
-        checkpoint: &'a Checkpoint,
+        files: &'a TensorFiles,
         info: &'a TensorInfo,
         matrix: &'a Matrix,
         first_input: usize,
     ) -> Result<Self, CpuError> {
         Ok(ColumnSource {
-            checkpoint,
+            files,
             info,
             matrix,
             first_input,
-            scales: Scales::load(checkpoint, info, matrix)?,
+            scales: Scales::load(files, info, matrix)?,
         })
     }
 
-    /// Reads, of every input, what lies between the first and the last output of the panels of a tile, and packs them.
-    pub fn pack(&self, panels: &Panels, tile: &mut Part<'_, u8>, buffers: &mut Buffers) -> Result<(), FormatError> {
+    /// Reads, of every input, what lies between the first and the last output of some panels, and packs these into `target`.
+    pub fn pack(
+        &self,
+        panels: &Panels,
+        indices: Range<usize>,
+        target: &mut [u8],
+        buffers: &mut Buffers,
+    ) -> Result<(), FormatError> {
         let Panels { panel_type, k, .. } = *panels;
-        let outputs = outputs_of(panels, tile.rows());
+        let outputs = outputs_of(panels, indices);
         let sources = outputs.clone().map(|output| self.matrix.source_row(output));
         // Whole blocks of the type, and of the factors.
         let unit = self.matrix.dtype.block_elements() * self.scales.as_ref().map_or(1, Scales::block_columns);
@@ -54,7 +61,10 @@ impl<'a> ColumnSource<'a> {
             let tensor_row = self.first_input + input;
             let row_start = tensor_row as u64 * self.stored_bytes(self.info.row_elements()) as u64;
             let offset = row_start + self.stored_bytes(columns.start) as u64;
-            self.checkpoint.read(self.info, offset, stored)?;
+            match &mut buffers.window {
+                Some(window) => window.read(self.files, self.info, offset, stored)?,
+                None => self.files.read(self.info, offset, stored)?,
+            }
             blocks::decode(self.matrix.dtype, stored, decoded).map_err(|error| decode_error(self.info, error))?;
             if let Some(scales) = &self.scales {
                 scales.apply(tensor_row, columns.start, decoded);
@@ -66,10 +76,17 @@ impl<'a> ColumnSource<'a> {
                 );
             }
         }
-        for (index, rows) in tile.rows().zip(rows.chunks(PANEL_ROWS * row_bytes)) {
-            pack_rows(panels, rows, tile.row_mut(index));
+        let targets = target.chunks_exact_mut(panels.panel_bytes);
+        for (target, rows) in targets.zip(rows.chunks(PANEL_ROWS * row_bytes)) {
+            pack_rows(panels, rows, target);
         }
         Ok(())
+    }
+
+    /// The bytes of the tensor from the first to the last input, with all that lies between.
+    pub fn stored(&self, k: usize) -> Range<u64> {
+        let row_bytes = self.stored_bytes(self.info.row_elements()) as u64;
+        self.first_input as u64 * row_bytes..(self.first_input + k) as u64 * row_bytes
     }
 
     /// Bytes of whole blocks.

@@ -2,18 +2,19 @@
 
 use std::ops::Range;
 
-use goldcrest_format::{Checkpoint, FormatError, TensorInfo, blocks};
+use goldcrest_format::{FormatError, TensorFiles, TensorInfo, blocks};
 use goldcrest_kernels::PANEL_ROWS;
 use goldcrest_model::spec::{Matrix, Storage};
 
 use super::load::{Buffers, outputs_of, pack_rows, put_float, room};
 use super::scales::Scales;
+use super::window::Window;
 use super::{Panels, decode_error, find, mxfp4, stored_panel_type};
 use crate::CpuError;
 
 /// Rows in the order of the forward pass.
 pub struct RowSource<'a> {
-    checkpoint: &'a Checkpoint,
+    files: &'a TensorFiles,
     info: &'a TensorInfo,
     matrix: &'a Matrix,
     making: Making<'a>,
@@ -35,19 +36,19 @@ enum Making<'a> {
 type PanelRows<'a> = [&'a [u8]; PANEL_ROWS];
 
 impl<'a> RowSource<'a> {
-    pub fn new(checkpoint: &'a Checkpoint, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
+    pub fn new(files: &'a TensorFiles, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
         let making = match (&matrix.storage, stored_panel_type(matrix)) {
             (Storage::Mxfp4 { scales }, _) => Making::Mxfp4 {
-                exponents: find(checkpoint, scales)?,
+                exponents: find(files, scales)?,
             },
             (_, Some(panel_type)) if panel_type.takes_integers() => Making::Integers,
             (_, Some(_)) => Making::Nothing,
             (_, None) => Making::Decoded {
-                scales: Scales::load(checkpoint, info, matrix)?,
+                scales: Scales::load(files, info, matrix)?,
             },
         };
         Ok(RowSource {
-            checkpoint,
+            files,
             info,
             matrix,
             making,
@@ -69,18 +70,20 @@ impl<'a> RowSource<'a> {
             self.info,
             self.stored_row_bytes(k),
             outputs.clone(),
-            &mut buffers.stored,
+            (&mut buffers.stored, buffers.window.as_mut()),
         )?;
         let stored = &stored[..count];
-        if matches!(self.making, Making::Nothing) {
-            panel_type.pack(stored, k, target);
-            return Ok(());
-        }
         let row_bytes = panel_type.row_bytes(k);
-        let made = room(&mut buffers.rows, count * row_bytes);
+        let made = match self.making {
+            Making::Nothing => &mut [],
+            _ => room(&mut buffers.rows, count * row_bytes),
+        };
         let pairs = stored.iter().zip(made.chunks_exact_mut(row_bytes));
         match &self.making {
-            Making::Nothing => {}
+            Making::Nothing => {
+                panel_type.pack(stored, k, target);
+                return Ok(());
+            }
             Making::Integers => {
                 for (stored, made) in pairs {
                     self.take_apart(stored, made, panel_type.block_bytes())?;
@@ -88,7 +91,8 @@ impl<'a> RowSource<'a> {
             }
             Making::Mxfp4 { exponents } => {
                 let row_blocks = k / mxfp4::BLOCK_VALUES;
-                let exponents = self.read(exponents, row_blocks, outputs, &mut buffers.exponents)?;
+                let memory = (&mut buffers.exponents, buffers.window.as_mut());
+                let exponents = self.read(exponents, row_blocks, outputs, memory)?;
                 for ((nibbles, made), exponents) in pairs.zip(exponents) {
                     mxfp4::blocks(exponents, nibbles, made);
                 }
@@ -111,6 +115,14 @@ impl<'a> RowSource<'a> {
         Ok(())
     }
 
+    /// The bytes of the tensor from the first to the last of some rows.
+    pub fn stored(&self, k: usize, outputs: Range<usize>) -> Range<u64> {
+        let sources = outputs.map(|output| self.matrix.source_row(output) as u64);
+        let row_bytes = self.stored_row_bytes(k) as u64;
+        let (first, end) = sources.fold((u64::MAX, 0), |(first, end), row| (first.min(row), end.max(row + 1)));
+        first.min(end) * row_bytes..end * row_bytes
+    }
+
     fn stored_row_bytes(&self, k: usize) -> usize {
         match self.making {
             Making::Mxfp4 { .. } => k / mxfp4::BLOCK_VALUES * mxfp4::NIBBLE_BYTES,
@@ -124,7 +136,7 @@ impl<'a> RowSource<'a> {
         tensor: &TensorInfo,
         row_bytes: usize,
         outputs: Range<usize>,
-        buffer: &'b mut Vec<u8>,
+        (buffer, mut window): (&'b mut Vec<u8>, Option<&mut Window>),
     ) -> Result<PanelRows<'b>, FormatError> {
         let sources = outputs.clone().map(|output| self.matrix.source_row(output));
         let first = sources.clone().min().unwrap_or(0);
@@ -132,11 +144,15 @@ impl<'a> RowSource<'a> {
         let is_near = stretch <= 2 * PANEL_ROWS;
         let offset = |row: usize| row as u64 * row_bytes as u64;
         let bytes = room(buffer, if is_near { stretch } else { outputs.len() } * row_bytes);
+        let mut fetch = |first, bytes: &mut [u8]| match &mut window {
+            Some(window) => window.read(self.files, tensor, offset(first), bytes),
+            None => self.files.read(tensor, offset(first), bytes),
+        };
         if is_near {
-            self.checkpoint.read(tensor, offset(first), bytes)?;
+            fetch(first, bytes)?;
         } else {
             for (row, source) in bytes.chunks_exact_mut(row_bytes).zip(sources.clone()) {
-                self.checkpoint.read(tensor, offset(source), row)?;
+                fetch(source, row)?;
             }
         }
         let bytes = &*bytes;

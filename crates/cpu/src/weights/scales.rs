@@ -1,6 +1,6 @@
 //! Factors of the elements of a tensor, one for each block of rows and columns.
 
-use goldcrest_format::{Checkpoint, TensorInfo};
+use goldcrest_format::{TensorFiles, TensorInfo};
 use goldcrest_model::spec::Matrix;
 
 use super::{decode, find};
@@ -16,11 +16,11 @@ pub struct Scales {
 
 impl Scales {
     /// Those of a matrix in the tensor `info`; none where it has none.
-    pub fn load(checkpoint: &Checkpoint, info: &TensorInfo, matrix: &Matrix) -> Result<Option<Scales>, CpuError> {
+    pub fn load(files: &TensorFiles, info: &TensorInfo, matrix: &Matrix) -> Result<Option<Scales>, CpuError> {
         let Some(scales) = &matrix.scales else { return Ok(None) };
-        let stored = find(checkpoint, &scales.tensor)?;
+        let stored = find(files, &scales.tensor)?;
         let mut values = vec![0.0; stored.elements()];
-        decode(checkpoint, stored, &mut values)?;
+        decode(files, stored, &mut values)?;
         Ok(Some(Scales {
             values,
             block: scales.block,

@@ -1,4 +1,4 @@
-use goldcrest_format::DType;
+use goldcrest_format::{Checkpoint, DType};
 use goldcrest_model::spec::{BlockScales, RowOrder, RowSelection};
 
 use super::*;
@@ -29,7 +29,13 @@ fn checkpoint(name: &str, header: &str, data: &[u8]) -> Checkpoint {
 
 /// All rows of a matrix as it is in memory.
 fn loaded(checkpoint: &Checkpoint, matrix: &Matrix) -> Vec<Vec<f32>> {
-    let weights = Weights::load_matrices(checkpoint, std::slice::from_ref(matrix), &Pool::new(2).unwrap()).unwrap();
+    let weights = Weights::load_matrices(
+        checkpoint,
+        std::slice::from_ref(matrix),
+        &Pool::new(2).unwrap(),
+        &|_| false,
+    )
+    .unwrap();
     let panels = weights.matrix(MatrixId(0));
     let row = |row| {
         let mut out = vec![0.0; matrix.cols];
@@ -178,7 +184,7 @@ fn a_file_that_shrank_is_an_error_that_names_the_tensor() {
         storage: Storage::Rows,
         scales: None,
     };
-    let refused = Weights::load_matrices(&checkpoint, &[matrix], &Pool::new(2).unwrap());
+    let refused = Weights::load_matrices(&checkpoint, &[matrix], &Pool::new(2).unwrap(), &|_| false);
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(matches!(refused, Err(CpuError::Weights { tensor, .. }) if tensor == "w"));
 }

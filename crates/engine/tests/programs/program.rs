@@ -129,6 +129,7 @@ pub fn programs() -> impl Strategy<Value = Program> {
         prop::sample::select(vec![1, 3, 5, 64_usize]),
     );
     let options = options.prop_map(|(activations, kv, threads, max_rows)| EngineOptions {
+        experts: None,
         activations: Some(activations),
         kv,
         threads: Some(threads),

@@ -110,6 +110,21 @@ impl Plan {
         build::build(spec, options)
     }
 
+    /// Whether a matrix is a projection of an expert.
+    pub fn is_of_expert(&self, id: MatrixId) -> bool {
+        self.experts.iter().any(|bank| {
+            let gate = match &bank.gating {
+                Gating::Gated { gate, .. } => Some(gate),
+                Gating::Ungated(_) => None,
+            };
+            let linears = [Some(&bank.up), Some(&bank.down), gate];
+            linears
+                .into_iter()
+                .flatten()
+                .any(|linears| linears.matrices.contains(&id.0))
+        })
+    }
+
     pub fn matrix(&self, id: MatrixId) -> &Matrix {
         &self.matrices[id.0]
     }

@@ -1,0 +1,303 @@
+//! Experts of models that are larger than the memory for them: those that were of use last are kept, the others read when a call wants
+//! them.
+//!
+//! All experts of all layers share one budget, in blocks of one size ([`layout`]). A call [acquires](ExpertStore::acquire) the experts that
+//! it is about to use. Threads of the store read what is missing, block by block and past the system's cache, and pack it; who needs an
+//! expert waits for it ([`Lease::wait`]). What a call computes depends on none of this.
+
+mod cache;
+mod layout;
+mod readers;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use goldcrest_format::TensorFiles;
+use goldcrest_model::plan::{ExpertBank, ExpertsId, Plan};
+use goldcrest_model::spec::{Gating, Matrix};
+
+use crate::CpuError;
+use crate::buffer::Piece;
+use crate::weights::Panels;
+
+use cache::{Cache, Presence};
+pub use layout::Place;
+use layout::{Layout, MatrixLayout, block_bytes};
+use readers::Shared;
+
+/// Which experts make room for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// Those that the fewest rows chose, older choices counting for less.
+    #[default]
+    LeastFrequent,
+    /// Those that were chosen longest ago.
+    LeastRecent,
+}
+
+/// How experts are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertOptions {
+    /// Most bytes of experts in memory. More than all of them take is as much as they take.
+    pub bytes: usize,
+    pub eviction: Eviction,
+    /// Threads that read.
+    pub readers: usize,
+}
+
+impl ExpertOptions {
+    /// Threads that read, unless told otherwise: enough to keep a fast disk busy.
+    pub const READERS: usize = 8;
+}
+
+/// What happened to the experts of a model so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpertCounters {
+    /// Experts that a call wanted and that were in memory, or on their way.
+    pub hits: u64,
+    /// Experts that a call wanted and that had to be read.
+    pub misses: u64,
+    /// Bytes of packed experts that were missing.
+    pub bytes_missed: u64,
+    /// Bytes that were read from files.
+    pub bytes_read: u64,
+    /// Time that calls waited for experts.
+    pub waited: Duration,
+    /// Rows that chose each expert, by layer.
+    pub chosen: Vec<Vec<u64>>,
+}
+
+/// A projection of an expert: where its matrix stands in the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projection {
+    Up = 0,
+    Down = 1,
+    Gate = 2,
+}
+
+/// The experts of a model.
+pub struct ExpertStore {
+    shared: Arc<Shared>,
+    readers: Vec<JoinHandle<()>>,
+    /// The first expert of each bank among those of all.
+    firsts: Vec<usize>,
+}
+
+/// An expert of a bank, and how many rows are to use it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub expert: usize,
+    pub rows: usize,
+}
+
+/// One expert of one layer.
+struct Expert {
+    /// Among [`Shared::layouts`].
+    layout: usize,
+    /// In the order of [`Projection`].
+    matrices: Vec<Matrix>,
+}
+
+impl ExpertStore {
+    /// Makes room and starts the readers; reads nothing.
+    ///
+    /// # Errors
+    /// [`CpuError::ExpertMemory`] if not even one expert fits; [`CpuError::Alloc`], [`CpuError::Reader`].
+    pub fn new(plan: &Plan, files: &TensorFiles, options: ExpertOptions) -> Result<ExpertStore, CpuError> {
+        let mut shapes: Vec<(Vec<Panels>, usize)> = Vec::new();
+        let mut experts = Vec::new();
+        let mut firsts = Vec::new();
+        for bank in &plan.experts {
+            firsts.push(experts.len());
+            for index in 0..bank.count {
+                let matrices = matrices(plan, bank, index);
+                let panels: Vec<Panels> = matrices.iter().map(Panels::of).collect();
+                let known = shapes.iter().position(|(shape, _)| *shape == panels);
+                let layout = known.unwrap_or_else(|| {
+                    shapes.push((panels, 0));
+                    shapes.len() - 1
+                });
+                shapes[layout].1 += 1;
+                experts.push(Expert { layout, matrices });
+            }
+        }
+        let block_bytes = block_bytes(&shapes);
+        let layouts: Vec<Layout> = shapes
+            .iter()
+            .map(|(panels, _)| Layout::new(panels, block_bytes))
+            .collect();
+        let all_blocks: usize = layouts
+            .iter()
+            .zip(&shapes)
+            .map(|(layout, (_, count))| layout.blocks * count)
+            .sum();
+        let most_blocks = layouts.iter().map(|layout| layout.blocks).max().unwrap_or(0);
+        let blocks = (options.bytes / block_bytes).min(all_blocks);
+        if blocks < most_blocks {
+            return Err(CpuError::ExpertMemory {
+                bytes: options.bytes,
+                least_bytes: most_blocks * block_bytes,
+            });
+        }
+        let banks: Vec<usize> = plan.experts.iter().map(|bank| bank.count).collect();
+        let shared = Arc::new(Shared::new(
+            files.clone(),
+            Cache::new(
+                experts.len(),
+                &banks,
+                Piece::many(block_bytes, blocks)?,
+                options.eviction,
+            ),
+            experts,
+            layouts,
+        ));
+        let readers = readers::start(&shared, options.readers.max(1))?;
+        Ok(ExpertStore {
+            shared,
+            readers,
+            firsts,
+        })
+    }
+
+    /// Experts that surely fit at the same time.
+    pub fn capacity(&self) -> usize {
+        let cache = self.shared.lock();
+        let most_blocks = self
+            .shared
+            .layouts
+            .iter()
+            .map(|layout| layout.blocks)
+            .max()
+            .unwrap_or(1);
+        cache.blocks() / most_blocks.max(1)
+    }
+
+    /// Keeps experts of a bank in memory until their leases end, and has those read that are not there. With all leases that live there
+    /// are at most [`ExpertStore::capacity`].
+    ///
+    /// # Panics
+    /// If there are more: a caller's bug.
+    pub fn acquire(&self, bank: ExpertsId, wanted: &[Wanted]) -> Vec<Lease> {
+        let shared = &self.shared;
+        let mut cache = shared.lock();
+        let first = self.firsts[bank.0];
+        for Wanted { expert, rows } in wanted {
+            cache.want(first + expert, bank.0, *expert, *rows);
+        }
+        // What is here is held by now, so that it cannot make room for what is not.
+        for Wanted { expert, .. } in wanted {
+            let id = first + expert;
+            while cache.is_absent(id) {
+                let layout = &shared.layouts[shared.experts[id].layout];
+                if cache.request(id, layout.blocks) {
+                    cache.counters.bytes_missed += layout.panel_bytes();
+                    shared.work.notify_all();
+                } else {
+                    // Experts of a call that was given up are still on their way.
+                    assert!(
+                        cache.is_anything_unleased_coming(),
+                        "more experts than there is room for"
+                    );
+                    cache = shared.arrived.wait(cache).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+        drop(cache);
+        let lease = |wanted: &Wanted| Lease {
+            shared: Arc::clone(shared),
+            expert: first + wanted.expert,
+            blocks: OnceLock::new(),
+        };
+        wanted.iter().map(lease).collect()
+    }
+
+    /// Why an expert could not be read, once.
+    pub fn take_failure(&self) -> Option<CpuError> {
+        self.shared.lock().failure.take()
+    }
+
+    pub fn counters(&self) -> ExpertCounters {
+        self.shared.lock().counters.clone()
+    }
+}
+
+impl Drop for ExpertStore {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.work.notify_all();
+        for reader in self.readers.drain(..) {
+            // A reader that panicked has said so.
+            let _ = reader.join();
+        }
+    }
+}
+
+/// The matrices of an expert, in the order of [`Projection`].
+fn matrices(plan: &Plan, bank: &ExpertBank, expert: usize) -> Vec<Matrix> {
+    let gate = match &bank.gating {
+        Gating::Gated { gate, .. } => Some(gate),
+        Gating::Ungated(_) => None,
+    };
+    let linears = [Some(&bank.up), Some(&bank.down), gate];
+    let ids = linears
+        .into_iter()
+        .flatten()
+        .map(|linears| linears.matrices.start + expert);
+    ids.map(|id| plan.matrices[id].clone()).collect()
+}
+
+/// An expert that stays in memory while this lives, once it is there.
+pub struct Lease {
+    shared: Arc<Shared>,
+    expert: usize,
+    blocks: OnceLock<Arc<Vec<Piece>>>,
+}
+
+impl Lease {
+    /// Whether it is there.
+    pub fn is_here(&self) -> bool {
+        if self.blocks.get().is_none()
+            && let Presence::Here(blocks) = self.shared.lock().presence(self.expert)
+        {
+            // Another thread may have been first.
+            let _ = self.blocks.set(Arc::clone(blocks));
+        }
+        self.blocks.get().is_some()
+    }
+
+    /// Waits until it is there; false if it could not be read ([`ExpertStore::take_failure`]).
+    pub fn wait(&self) -> bool {
+        if self.is_here() {
+            return true;
+        }
+        let started = Instant::now();
+        let mut cache = self.shared.lock();
+        while let Presence::Coming { .. } = cache.presence(self.expert) {
+            cache = self.shared.arrived.wait(cache).unwrap_or_else(PoisonError::into_inner);
+        }
+        cache.counters.waited += started.elapsed();
+        drop(cache);
+        self.is_here()
+    }
+
+    /// A matrix of an expert that is there: its layout, and the blocks that it lies in.
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn matrix(&self, projection: Projection) -> (&MatrixLayout, &[Piece]) {
+        let blocks = self.blocks.get().expect("an expert is waited for before it is used");
+        let layout = &self.shared.layouts[self.shared.experts[self.expert].layout];
+        (&layout.matrices[projection as usize], blocks)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // First, so that the cache owns the blocks alone when it takes them away.
+        self.blocks.take();
+        self.shared.lock().release(self.expert);
+    }
+}

@@ -1,0 +1,133 @@
+//! The threads that read experts.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use goldcrest_format::TensorFiles;
+
+use super::Expert;
+use super::cache::{Cache, Task};
+use super::layout::{Layout, Run};
+use crate::CpuError;
+use crate::weights::load::{Buffers, PanelSource};
+use crate::weights::window::Window;
+use crate::weights::{Panels, find, weights_error};
+
+/// Most bytes of a tensor that are read at once.
+const MOST_WINDOW_BYTES: u64 = 4 << 20;
+
+/// What calls and readers share.
+pub struct Shared {
+    files: TensorFiles,
+    pub experts: Vec<Expert>,
+    pub layouts: Vec<Layout>,
+    cache: Mutex<Cache>,
+    /// There is something to read, or the readers are to end.
+    pub work: Condvar,
+    /// Something was read, or could not be.
+    pub arrived: Condvar,
+}
+
+impl Shared {
+    pub fn new(files: TensorFiles, cache: Cache, experts: Vec<Expert>, layouts: Vec<Layout>) -> Shared {
+        Shared {
+            files,
+            experts,
+            layouts,
+            cache: Mutex::new(cache),
+            work: Condvar::new(),
+            arrived: Condvar::new(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Cache> {
+        // Whoever panicked with the lock left the cache as it was between two of its methods.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a block to read; none when the readers are to end.
+    fn next_task(&self) -> Option<Task> {
+        let mut cache = self.lock();
+        loop {
+            if cache.stop {
+                return None;
+            }
+            if let Some(task) = cache.next_task() {
+                return Some(task);
+            }
+            cache = self.work.wait(cache).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Reads and packs what belongs into a block.
+    fn fill(&self, task: &mut Task, buffers: &mut Buffers) -> Result<(), CpuError> {
+        let expert = &self.experts[task.expert];
+        let layout = &self.layouts[expert.layout];
+        for Run { matrix, panels, offset } in layout.runs(task.block) {
+            let shape = &layout.matrices[matrix].panels;
+            let matrix = &expert.matrices[matrix];
+            let info = find(&self.files, &matrix.tensor)?;
+            let source = PanelSource::new(&self.files, info, matrix)?;
+            let target = &mut task.piece[offset..][..panels.len() * shape.panel_bytes];
+            let read = match &mut buffers.window {
+                Some(window) => window.load(&self.files, info, source.stored(shape, panels.clone())),
+                None => Ok(()),
+            };
+            read.and_then(|()| source.pack(shape, panels, target, buffers))
+                .map_err(|error| weights_error(info, error))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the longest stretch of a tensor that a block is made of.
+    fn window_bytes(&self) -> Result<usize, CpuError> {
+        let mut most = 0;
+        for (index, layout) in self.layouts.iter().enumerate() {
+            let Some(expert) = self.experts.iter().find(|expert| expert.layout == index) else {
+                continue;
+            };
+            for Run { matrix, panels, .. } in (0..layout.blocks).flat_map(|block| layout.runs(block)) {
+                let shape: &Panels = &layout.matrices[matrix].panels;
+                let matrix = &expert.matrices[matrix];
+                let info = find(&self.files, &matrix.tensor)?;
+                let stored = PanelSource::new(&self.files, info, matrix)?.stored(shape, panels);
+                most = most.max((stored.end - stored.start).min(MOST_WINDOW_BYTES));
+            }
+        }
+        Ok(most as usize)
+    }
+}
+
+/// Starts `count` readers.
+pub fn start(shared: &Arc<Shared>, count: usize) -> Result<Vec<JoinHandle<()>>, CpuError> {
+    let window_bytes = shared.window_bytes()?;
+    let reader = |index: usize| {
+        let mut buffers = Buffers {
+            window: Some(Window::new(window_bytes)?),
+            ..Buffers::default()
+        };
+        let shared = Arc::clone(shared);
+        let thread = std::thread::Builder::new().name(format!("goldcrest-reader-{index}"));
+        let started = thread.spawn(move || {
+            while let Some(mut task) = shared.next_task() {
+                let is_lost = shared.lock().has_failed(task.expert);
+                let result = match is_lost {
+                    true => Ok(()),
+                    // A panic is a bug, but whoever waits for the block would wait for ever.
+                    false => catch_unwind(AssertUnwindSafe(|| shared.fill(&mut task, &mut buffers)))
+                        .unwrap_or(Err(CpuError::ReaderPanicked)),
+                };
+                let bytes = buffers.window.as_mut().map_or(0, Window::take_bytes_read);
+                let mut cache = shared.lock();
+                cache.counters.bytes_read += bytes;
+                if cache.deliver(task, result) {
+                    drop(cache);
+                    shared.arrived.notify_all();
+                }
+            }
+        });
+        started.map_err(CpuError::Reader)
+    };
+    (0..count).map(reader).collect()
+}

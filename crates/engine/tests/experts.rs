@@ -1,0 +1,228 @@
+//! Experts that are read when they are wanted: whatever memory they have, results are those of a model that is loaded whole.
+
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use goldcrest_engine::{
+    Chunk, CpuError, Engine, EngineOptions, Eviction, ExpertOptions, FeedError, Interrupted, Op, OpOutput, OpenError,
+    Probe, Want, Watch,
+};
+use goldcrest_format::Checkpoint;
+use support::goldens::{golden_cases, golden_gguf_path};
+use support::{bits, feed, golden, golden_gguf, ids, json, open, session};
+
+/// The prompt of a case, and the ids after it.
+fn tokens(case: &str) -> (Vec<u32>, Vec<u32>) {
+    let file = json(&format!("goldens/{case}/case.json"));
+    (ids(&file["prompt_ids"]), ids(&file["greedy_ids"]))
+}
+
+/// Every row's logits, bit for bit: of the prompt cut in two, and of the ids after it one by one.
+fn run(engine: &Engine, (prompt, after): &(Vec<u32>, Vec<u32>)) -> Vec<Vec<u32>> {
+    let mut session = session(engine, prompt.len() + after.len());
+    let (first, second) = prompt.split_at(prompt.len() / 2);
+    let chunks = [first, second]
+        .into_iter()
+        .chain(after.chunks(1))
+        .filter(|chunk| !chunk.is_empty());
+    chunks
+        .map(|chunk| bits(&feed(&mut session, chunk, Want::All)))
+        .collect()
+}
+
+fn streaming(bytes: usize) -> ExpertOptions {
+    ExpertOptions {
+        bytes,
+        eviction: Eviction::LeastFrequent,
+        readers: 3,
+    }
+}
+
+fn open_with(checkpoint: &Checkpoint, base: EngineOptions, experts: ExpertOptions) -> Result<Engine, OpenError> {
+    let options = EngineOptions {
+        experts: Some(experts),
+        ..base
+    };
+    Engine::open(checkpoint, options)
+}
+
+/// The memory that one expert takes.
+fn least_bytes(checkpoint: &Checkpoint) -> usize {
+    match open_with(checkpoint, EngineOptions::default(), streaming(0)).map(|_| ()) {
+        Err(OpenError::Backend(CpuError::ExpertMemory { least_bytes, bytes: 0 })) => least_bytes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// All cases with experts, from both kinds of file.
+fn models() -> impl Iterator<Item = (String, String, Checkpoint)> {
+    golden_cases().into_iter().flat_map(|case| {
+        let checkpoint = golden(&case);
+        let experts =
+            Engine::open(&checkpoint, EngineOptions::default()).is_ok_and(|engine| !engine.plan().experts.is_empty());
+        let gguf = golden_gguf(&case).filter(|_| experts);
+        let gguf = gguf.map(|gguf| (case.clone(), format!("{case}.gguf"), gguf));
+        let checkpoint = experts.then(|| (case.clone(), case.clone(), checkpoint));
+        checkpoint.into_iter().chain(gguf)
+    })
+}
+
+#[test]
+fn bits_do_not_depend_on_the_memory_for_experts() {
+    let mut seen = 0;
+    for (case, model, checkpoint) in models() {
+        let tokens = tokens(&case);
+        let least = least_bytes(&checkpoint);
+        for base in [EngineOptions::exact(), EngineOptions::default()] {
+            let whole = Engine::open(&checkpoint, base).unwrap();
+            assert!(whole.expert_counters().is_none());
+            let expected = run(&whole, &tokens);
+            let settings = [
+                (1, Eviction::LeastFrequent, 1),
+                (2, Eviction::LeastFrequent, 2),
+                (3, Eviction::LeastRecent, 3),
+                (5, Eviction::LeastFrequent, 2),
+                (1 << 20, Eviction::LeastRecent, 2),
+            ];
+            for (experts, eviction, threads) in settings {
+                let options = ExpertOptions {
+                    eviction,
+                    ..streaming(experts * least)
+                };
+                let base = EngineOptions {
+                    threads: Some(threads),
+                    ..base
+                };
+                let engine = open_with(&checkpoint, base, options).unwrap();
+                assert_eq!(
+                    run(&engine, &tokens),
+                    expected,
+                    "{model}: {experts} experts in memory, {threads} threads"
+                );
+                let counters = engine.expert_counters().unwrap();
+                let all: usize = counters.chosen.iter().map(Vec::len).sum();
+                let chosen = counters.chosen.iter().flatten().filter(|rows| **rows > 0).count();
+                assert!(
+                    counters.misses as usize >= chosen && counters.bytes_read > 0,
+                    "{model}: {counters:?}"
+                );
+                match experts {
+                    1 => assert!(
+                        counters.misses as usize > all,
+                        "{model}: nothing had to leave, {counters:?}"
+                    ),
+                    2.. if experts > all => assert_eq!(counters.misses as usize, chosen, "{model}: read once"),
+                    _ => {}
+                }
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 40, "{seen} models with experts");
+}
+
+/// Cuts a file short after an op of a call, so that whatever is read of it from then on fails.
+struct Cut<'a> {
+    after: usize,
+    file: &'a Path,
+    ops: usize,
+}
+
+impl Probe for Cut<'_> {
+    fn after_op(&mut self, _: usize, _: &Op, _: OpOutput) -> Result<(), Interrupted> {
+        if self.ops == self.after {
+            OpenOptions::new()
+                .write(true)
+                .open(self.file)
+                .unwrap()
+                .set_len(64)
+                .unwrap();
+        }
+        self.ops += 1;
+        Ok(())
+    }
+}
+
+/// A copy of a golden's GGUF file that a test may spoil.
+fn copy(case: &str, name: &str) -> (PathBuf, Vec<u8>) {
+    let bytes = std::fs::read(golden_gguf_path(case).unwrap()).unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, &bytes).unwrap();
+    (path, bytes)
+}
+
+/// The file that is open keeps its identity.
+fn restore(path: &Path, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .write_all_at(bytes, 0)
+        .unwrap();
+}
+
+#[test]
+fn a_read_that_fails_leaves_the_session_where_it_was() {
+    let (path, bytes) = copy("qwen3_moe_quant256", "shrinking.gguf");
+    let (prompt, _) = tokens("qwen3_moe_quant256");
+    let checkpoint = open(&path);
+    let whole = Engine::open(&checkpoint, EngineOptions::default()).unwrap();
+    let expected = bits(&feed(&mut session(&whole, prompt.len()), &prompt, Want::All));
+    let ops = whole.plan().ops.len();
+    let engine = open_with(
+        &checkpoint,
+        EngineOptions::default(),
+        streaming(least_bytes(&checkpoint)),
+    )
+    .unwrap();
+    let mut session = session(&engine, prompt.len());
+    let mut failed = 0;
+    for after in 0..ops {
+        let mut logits = vec![0.0; prompt.len() * engine.spec().vocabulary];
+        let chunk = Chunk {
+            start: 0,
+            ids: &prompt,
+            want: Want::All,
+        };
+        let mut cut = Cut {
+            after,
+            file: &path,
+            ops: 0,
+        };
+        let watch = Watch {
+            probe: Some(&mut cut),
+            ..Watch::default()
+        };
+        let result = session.feed_watched(chunk, &mut logits, watch);
+        restore(&path, &bytes);
+        match result {
+            // Nothing had to be read any more.
+            Ok(()) => {
+                assert_eq!(bits(&logits), expected, "after op {after}");
+                session.rewind(0).unwrap();
+                continue;
+            }
+            Err(FeedError::Forward {
+                position: 0,
+                source: CpuError::Weights { tensor, source },
+            }) => {
+                failed += 1;
+                assert!(tensor.contains("exps"), "{tensor}");
+                assert!(source.to_string().contains("shrinking.gguf"), "{source}");
+            }
+            Err(other) => panic!("after op {after}: {other:?}"),
+        }
+        assert_eq!(session.position(), 0);
+        assert_eq!(
+            bits(&feed(&mut session, &prompt, Want::All)),
+            expected,
+            "after op {after}"
+        );
+        session.rewind(0).unwrap();
+    }
+    assert!(failed > ops / 2, "{failed} of {ops} calls had something to read");
+    std::fs::remove_file(&path).unwrap();
+}
