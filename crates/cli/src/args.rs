@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use goldcrest_engine::sample::SamplingParams;
-use goldcrest_engine::{Activations, EngineOptions, Isa, KvElement};
+use goldcrest_engine::{Activations, EngineOptions, Eviction, ExpertOptions, Isa, KvElement};
 
 use crate::ranges::Range;
 
@@ -94,6 +94,13 @@ pub struct ArithmeticArgs {
     /// Type of stored keys and values
     #[arg(long, value_enum, default_value_t)]
     pub kv: KvArg,
+    /// Memory for experts, as in 6GiB: those that it does not hold are read from the file when they are wanted, which makes room for
+    /// models larger than memory [default: all experts are loaded]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    pub expert_memory: Option<usize>,
+    /// Which experts make room for others
+    #[arg(long, value_enum, default_value_t, requires = "expert_memory")]
+    pub expert_eviction: EvictionArg,
 }
 
 impl ArithmeticArgs {
@@ -112,9 +119,26 @@ impl ArithmeticArgs {
                 KvArg::Q8_0 => KvElement::Q8_0,
                 KvArg::Q4 => KvElement::Q4,
             },
+            experts: self.expert_memory.map(|bytes| ExpertOptions {
+                bytes,
+                eviction: match self.expert_eviction {
+                    EvictionArg::LeastFrequent => Eviction::LeastFrequent,
+                    EvictionArg::LeastRecent => Eviction::LeastRecent,
+                },
+                readers: ExpertOptions::READERS,
+            }),
             ..EngineOptions::default()
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum EvictionArg {
+    /// Those that the fewest rows chose, older choices counting for less
+    #[default]
+    LeastFrequent,
+    /// Those that were chosen longest ago
+    LeastRecent,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -455,6 +479,30 @@ fn isa() -> impl TypedValueParser<Value = Isa> {
     PossibleValuesParser::new(["scalar", "avx2", "avx512", "neon"]).try_map(|name| name.parse::<Isa>())
 }
 
+/// A number of bytes: `N`, or with a unit of 1000 (`kB`, `MB`, `GB`) or of 1024 (`KiB`, `MiB`, `GiB`).
+fn memory_size(text: &str) -> Result<usize, String> {
+    let wrong = || format!("{text:?} is no size: a number is needed, with B, kB, MB, GB, KiB, MiB or GiB after it");
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(wrong()),
+    };
+    let bytes = number.parse::<f64>().map_err(|_| wrong())? * unit;
+    if bytes < 1.0 || bytes >= usize::MAX as f64 {
+        return Err(wrong());
+    }
+    Ok(bytes as usize)
+}
+
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
     let (id, bias) = text.split_once('=').ok_or("there is no '=' between id and bias")?;
     let id = id.parse().map_err(|_| format!("{id:?} is no token id"))?;
@@ -498,6 +546,23 @@ mod tests {
         assert!(parse(&["--top-k", "5"]).is_err());
         assert!(parse(&["--top-k", "5", "--temp", "0.7"]).is_ok());
         assert!(parse(&["--seed", "5"]).is_ok());
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = [
+            ("100", 100),
+            ("1kB", 1000),
+            ("2 KiB", 2048),
+            ("6GiB", 6 << 30),
+            ("1.5gb", 1_500_000_000),
+        ];
+        for (text, bytes) in sizes {
+            assert_eq!(memory_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "1 GiBs", "-1GB", "0", "1..5GB", "99999999999999GiB", "1e5"] {
+            assert!(memory_size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::Call;
 use super::elementwise::{gated_kernel, kernel};
 use super::matmul::{PanelMemory, Weighted, activation_type, multiply, pack_groups};
 use super::products::{each_pair, each_row, part, tile_columns};
-use crate::experts::{ExpertStore, Lease, Projection, Wanted};
+use crate::experts::{ExpertStore, Lease, Projection};
 use crate::pool::{Part, SharedTile, SharedTiles};
 use crate::{Cpu, CpuError, Program};
 
@@ -193,6 +193,11 @@ impl ExpertRun<'_> {
         let store = self.program.experts.as_ref();
         // A call that panicked may have left some.
         leases.clear();
+        if let Some(store) = store {
+            let chosen = choices.chunk_by(|a, b| a.expert == b.expert);
+            let chosen = chosen.map(|of_expert| (of_expert[0].expert, of_expert.len()));
+            store.choose(bank, chosen.filter(|(expert, _)| *expert < self.bank.count));
+        }
         let capacity = store.map_or(usize::MAX, ExpertStore::capacity);
         let most_experts = (capacity / 2).max(1);
         let acquire = |choices: &[Choice]| store.map_or(Vec::new(), |store| store.acquire(bank, &self.wanted(choices)));
@@ -213,12 +218,10 @@ impl ExpertRun<'_> {
     }
 
     /// The experts of a batch, those that exist.
-    fn wanted(&self, choices: &[Choice]) -> Vec<Wanted> {
-        let experts = choices.chunk_by(|a, b| a.expert == b.expert).map(|of_expert| Wanted {
-            expert: of_expert[0].expert,
-            rows: of_expert.len(),
-        });
-        experts.filter(|wanted| wanted.expert < self.bank.count).collect()
+    fn wanted(&self, choices: &[Choice]) -> Vec<usize> {
+        let experts = choices.chunk_by(|a, b| a.expert == b.expert);
+        let experts = experts.map(|of_expert| of_expert[0].expert);
+        experts.filter(|expert| *expert < self.bank.count).collect()
     }
 
     /// Some experts over the rows of their choices, added to `out`, `[rows, hidden]`, in rising order.

@@ -32,11 +32,22 @@ pub struct Task {
 /// What is known of an expert.
 struct Entry {
     presence: Presence,
+    bank: usize,
     leases: usize,
     /// Rows that chose it, older choices counting for less.
     choices: u64,
-    /// When it was last chosen.
+    /// When it was last wanted.
     last: u64,
+}
+
+/// An expert that rows of a call chose.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    /// Among all.
+    pub expert: usize,
+    /// In its bank.
+    pub in_bank: usize,
+    pub rows: usize,
 }
 
 /// The experts in memory.
@@ -48,6 +59,8 @@ pub struct Cache {
     eviction: Eviction,
     /// Goes up with every want.
     clock: u64,
+    /// Rows that chose an expert of each layer, older choices counting for less.
+    bank_choices: Vec<u64>,
     choices_left: u64,
     /// Of the last expert that could not be read.
     pub failure: Option<CpuError>,
@@ -58,21 +71,26 @@ pub struct Cache {
 
 impl Cache {
     /// `banks` has the number of experts of each layer.
-    pub fn new(experts: usize, banks: &[usize], free: Vec<Piece>, eviction: Eviction) -> Cache {
-        let entry = || Entry {
+    pub fn new(banks: &[usize], free: Vec<Piece>, eviction: Eviction) -> Cache {
+        let entry = |bank| Entry {
             presence: Presence::Absent,
+            bank,
             leases: 0,
             choices: 0,
             last: 0,
         };
+        let in_banks = banks.iter().enumerate();
+        let entries = in_banks.flat_map(|(bank, count)| (0..*count).map(move |_| entry(bank)));
+        let entries: Vec<Entry> = entries.collect();
         Cache {
-            entries: (0..experts).map(|_| entry()).collect(),
+            choices_left: CHOICES_PER_AGE * entries.len() as u64,
+            entries,
+            bank_choices: vec![0; banks.len()],
             blocks: free.len(),
             free,
             tasks: VecDeque::new(),
             eviction,
             clock: 0,
-            choices_left: CHOICES_PER_AGE * experts as u64,
             failure: None,
             counters: ExpertCounters {
                 chosen: banks.iter().map(|count| vec![0; *count]).collect(),
@@ -94,23 +112,33 @@ impl Cache {
         matches!(self.entries[expert].presence, Presence::Absent)
     }
 
-    /// Notes that `rows` rows chose an expert, the one of a number in its bank, which a lease now holds.
-    pub fn want(&mut self, expert: usize, bank: usize, in_bank: usize, rows: usize) {
+    /// Notes what the rows of a call chose in a layer, all of it before any of it is wanted: shares of a layer that is half told would
+    /// make those seem of little use that are about to be wanted.
+    pub fn choose(&mut self, bank: usize, chosen: impl Iterator<Item = Chosen>) {
+        for Chosen { expert, in_bank, rows } in chosen {
+            let rows = rows as u64;
+            self.entries[expert].choices += rows;
+            self.bank_choices[bank] += rows;
+            self.counters.chosen[bank][in_bank] += rows;
+            self.choices_left = self.choices_left.saturating_sub(rows);
+        }
+        if self.choices_left == 0 {
+            self.choices_left = CHOICES_PER_AGE * self.entries.len() as u64;
+            self.entries.iter_mut().for_each(|entry| entry.choices /= 2);
+            self.bank_choices.iter_mut().for_each(|choices| *choices /= 2);
+        }
+    }
+
+    /// Notes that a call wants an expert, which a lease holds from now on.
+    pub fn want(&mut self, expert: usize) {
         match self.is_absent(expert) {
             true => self.counters.misses += 1,
             false => self.counters.hits += 1,
         }
-        self.counters.chosen[bank][in_bank] += rows as u64;
         self.clock += 1;
         let entry = &mut self.entries[expert];
         entry.leases += 1;
-        entry.choices += rows as u64;
         entry.last = self.clock;
-        self.choices_left = self.choices_left.saturating_sub(rows as u64);
-        if self.choices_left == 0 {
-            self.choices_left = CHOICES_PER_AGE * self.entries.len() as u64;
-            self.entries.iter_mut().for_each(|entry| entry.choices /= 2);
-        }
     }
 
     pub fn release(&mut self, expert: usize) {
@@ -144,18 +172,18 @@ impl Cache {
 
     /// Takes the blocks of the expert that is worth least; false if all are held.
     fn evict(&mut self) -> bool {
-        let eviction = self.eviction;
-        let worth = |entry: &Entry| match eviction {
-            Eviction::LeastFrequent => (entry.choices, entry.last),
-            Eviction::LeastRecent => (0, entry.last),
+        let (eviction, bank_choices) = (self.eviction, &self.bank_choices);
+        // Shares, since layers are told one after the other: by numbers, those of a long prompt's next layers would seem of little use.
+        let share = |entry: &Entry| entry.choices as f64 / bank_choices[entry.bank].max(1) as f64;
+        let order = |a: &Entry, b: &Entry| match eviction {
+            // Of equal ones the last that was wanted, as its layer is the last to come again.
+            Eviction::LeastFrequent => share(a).total_cmp(&share(b)).then(b.last.cmp(&a.last)),
+            Eviction::LeastRecent => a.last.cmp(&b.last),
         };
-        let idle = self
-            .entries
-            .iter_mut()
-            .filter(|entry| entry.leases == 0 && matches!(entry.presence, Presence::Here(_)));
-        let Some(entry) = idle.min_by_key(|entry| worth(entry)) else {
-            return false;
-        };
+        let entries = self.entries.iter_mut();
+        let idle = entries.filter(|entry| entry.leases == 0 && matches!(entry.presence, Presence::Here(_)));
+        let least = idle.min_by(|a, b| order(a, b));
+        let Some(entry) = least else { return false };
         if let Presence::Here(blocks) = std::mem::replace(&mut entry.presence, Presence::Absent) {
             self.free
                 .extend(Arc::into_inner(blocks).expect("leases gave their blocks back"));

@@ -23,7 +23,7 @@ use crate::CpuError;
 use crate::buffer::Piece;
 use crate::weights::Panels;
 
-use cache::{Cache, Presence};
+use cache::{Cache, Chosen, Presence};
 pub use layout::Place;
 use layout::{Layout, MatrixLayout, block_bytes};
 use readers::Shared;
@@ -86,13 +86,6 @@ pub struct ExpertStore {
     firsts: Vec<usize>,
 }
 
-/// An expert of a bank, and how many rows are to use it.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    pub expert: usize,
-    pub rows: usize,
-}
-
 /// One expert of one layer.
 struct Expert {
     /// Among [`Shared::layouts`].
@@ -145,12 +138,7 @@ impl ExpertStore {
         let banks: Vec<usize> = plan.experts.iter().map(|bank| bank.count).collect();
         let shared = Arc::new(Shared::new(
             files.clone(),
-            Cache::new(
-                experts.len(),
-                &banks,
-                Piece::many(block_bytes, blocks)?,
-                options.eviction,
-            ),
+            Cache::new(&banks, Piece::many(block_bytes, blocks)?, options.eviction),
             experts,
             layouts,
         ));
@@ -175,20 +163,29 @@ impl ExpertStore {
         cache.blocks() / most_blocks.max(1)
     }
 
+    /// Tells what the rows of a call chose in a layer, experts with their number of rows, before any of it is acquired.
+    pub fn choose(&self, bank: ExpertsId, chosen: impl Iterator<Item = (usize, usize)>) {
+        let first = self.firsts[bank.0];
+        let chosen = chosen.map(|(expert, rows)| Chosen {
+            expert: first + expert,
+            in_bank: expert,
+            rows,
+        });
+        self.shared.lock().choose(bank.0, chosen);
+    }
+
     /// Keeps experts of a bank in memory until their leases end, and has those read that are not there. With all leases that live there
     /// are at most [`ExpertStore::capacity`].
     ///
     /// # Panics
     /// If there are more: a caller's bug.
-    pub fn acquire(&self, bank: ExpertsId, wanted: &[Wanted]) -> Vec<Lease> {
+    pub fn acquire(&self, bank: ExpertsId, wanted: &[usize]) -> Vec<Lease> {
         let shared = &self.shared;
         let mut cache = shared.lock();
         let first = self.firsts[bank.0];
-        for Wanted { expert, rows } in wanted {
-            cache.want(first + expert, bank.0, *expert, *rows);
-        }
+        wanted.iter().for_each(|expert| cache.want(first + expert));
         // What is here is held by now, so that it cannot make room for what is not.
-        for Wanted { expert, .. } in wanted {
+        for expert in wanted {
             let id = first + expert;
             while cache.is_absent(id) {
                 let layout = &shared.layouts[shared.experts[id].layout];
@@ -206,9 +203,9 @@ impl ExpertStore {
             }
         }
         drop(cache);
-        let lease = |wanted: &Wanted| Lease {
+        let lease = |expert: &usize| Lease {
             shared: Arc::clone(shared),
-            expert: first + wanted.expert,
+            expert: first + expert,
             blocks: OnceLock::new(),
         };
         wanted.iter().map(lease).collect()

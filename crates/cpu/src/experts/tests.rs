@@ -1,15 +1,17 @@
-use super::cache::{Cache, Presence, Task};
+use super::cache::{Cache, Chosen, Presence, Task};
 use super::*;
 use crate::CpuError;
 
 /// A cache of `blocks` blocks for one layer of `experts` experts.
 fn cache(experts: usize, blocks: usize, eviction: Eviction) -> Cache {
-    Cache::new(experts, &[experts], Piece::many(64, blocks).unwrap(), eviction)
+    Cache::new(&[experts], Piece::many(64, blocks).unwrap(), eviction)
 }
 
 /// Wants an expert of one block, lets it be read if it is not there, and lets it go. True if it was there.
 fn use_once(cache: &mut Cache, expert: usize, rows: usize) -> bool {
-    cache.want(expert, 0, expert, rows);
+    let in_bank = expert;
+    cache.choose(0, std::iter::once(Chosen { expert, in_bank, rows }));
+    cache.want(expert);
     let was_here = !cache.is_absent(expert);
     if !was_here {
         assert!(cache.request(expert, 1));
@@ -55,15 +57,7 @@ fn those_chosen_longest_ago_leave_first() {
 
 #[test]
 fn choices_age() {
-    let mut cache = cache(2, 1, Eviction::LeastFrequent);
-    use_once(&mut cache, 0, 40);
-    // 64 rows are an age of two experts: 0 counts half by then, and then a quarter.
-    for _ in 0..10 {
-        use_once(&mut cache, 1, 12);
-        use_once(&mut cache, 0, 0);
-    }
-    assert_eq!(cache.counters.chosen, [[40, 120]]);
-    let mut cache = Cache::new(3, &[3], Piece::many(64, 2).unwrap(), Eviction::LeastFrequent);
+    let mut cache = cache(3, 2, Eviction::LeastFrequent);
     use_once(&mut cache, 0, 90);
     for _ in 0..30 {
         use_once(&mut cache, 1, 9);
@@ -73,14 +67,52 @@ fn choices_age() {
 }
 
 #[test]
+fn a_prompt_that_goes_through_all_layers_keeps_what_there_is_room_for() {
+    const LAYERS: usize = 4;
+    const EXPERTS: usize = 8;
+    let mut cache = Cache::new(
+        &[EXPERTS; LAYERS],
+        Piece::many(64, 16).unwrap(),
+        Eviction::LeastFrequent,
+    );
+    let mut hits_before_last = 0;
+    for _ in 0..6 {
+        hits_before_last = cache.counters.hits;
+        for layer in 0..LAYERS {
+            // Every expert is of about as much use as every other.
+            let rows = |expert: usize| 10 + (expert * 5 + layer * 3) % 4;
+            cache.choose(
+                layer,
+                (0..EXPERTS).map(|in_bank| Chosen {
+                    expert: layer * EXPERTS + in_bank,
+                    in_bank,
+                    rows: rows(in_bank),
+                }),
+            );
+            for expert in layer * EXPERTS..(layer + 1) * EXPERTS {
+                cache.want(expert);
+                if cache.is_absent(expert) {
+                    assert!(cache.request(expert, 1));
+                    let task = cache.next_task().unwrap();
+                    assert!(cache.deliver(task, Ok(())));
+                }
+                cache.release(expert);
+            }
+        }
+    }
+    let hits = cache.counters.hits - hits_before_last;
+    assert!(hits >= 14, "{hits} of 32 with room for 16");
+}
+
+#[test]
 fn what_is_leased_stays() {
     let mut cache = cache(3, 2, Eviction::LeastFrequent);
     use_once(&mut cache, 0, 1);
-    cache.want(0, 0, 0, 1);
+    cache.want(0);
     use_once(&mut cache, 1, 100);
     use_once(&mut cache, 2, 1);
     assert_eq!(here(&cache, 3), [0, 2]);
-    cache.want(2, 0, 2, 1);
+    cache.want(2);
     assert!(!cache.request(1, 1), "both are held");
     cache.release(0);
     assert!(cache.request(1, 1));
@@ -90,7 +122,7 @@ fn what_is_leased_stays() {
 #[test]
 fn an_expert_of_which_a_block_fails_is_absent_and_its_blocks_are_free() {
     let mut cache = cache(2, 3, Eviction::LeastFrequent);
-    cache.want(0, 0, 0, 1);
+    cache.want(0);
     assert!(cache.request(0, 3));
     let mut tasks: Vec<Task> = std::iter::from_fn(|| cache.next_task()).collect();
     assert_eq!(tasks.iter().map(|task| task.block).collect::<Vec<_>>(), [0, 1, 2]);
@@ -100,14 +132,14 @@ fn an_expert_of_which_a_block_fails_is_absent_and_its_blocks_are_free() {
     assert!(cache.deliver(tasks.remove(0), Ok(())));
     assert!(cache.is_absent(0) && matches!(cache.failure.take(), Some(CpuError::ReaderPanicked)));
     cache.release(0);
-    cache.want(1, 0, 1, 1);
+    cache.want(1);
     assert!(cache.request(1, 3), "all blocks are free again");
 }
 
 #[test]
 fn an_expert_that_nobody_waits_for_is_told() {
     let mut cache = cache(2, 1, Eviction::LeastFrequent);
-    cache.want(0, 0, 0, 1);
+    cache.want(0);
     assert!(cache.request(0, 1) && !cache.is_anything_unleased_coming());
     cache.release(0);
     assert!(cache.is_anything_unleased_coming() && !cache.request(1, 1));

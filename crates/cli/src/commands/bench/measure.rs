@@ -1,8 +1,9 @@
 //! Runs a test.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use goldcrest_engine::{BatchFeed, Chunk, Cost, Counters, Engine, PeakProbe, Peaks, Session, Want};
+use goldcrest_engine::{BatchFeed, Chunk, Cost, Counters, Engine, ExpertCounters, PeakProbe, Peaks, Session, Want};
 
 use super::case::{Case, Work};
 use super::profile::Profile;
@@ -21,6 +22,31 @@ pub struct Measured {
     /// Right before and after.
     pub peaks: Option<[Peaks; 2]>,
     pub profile: Option<Profile>,
+    /// Of all timed runs, where experts are read when they are wanted.
+    pub experts: Option<ExpertUse>,
+}
+
+/// What became of the experts that runs wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertUse {
+    /// That were in memory, of those wanted.
+    pub hit_share: f64,
+    /// From files, a token.
+    pub bytes_read_per_token: f64,
+    /// That calls waited, of the time of the runs.
+    pub waited_share: f64,
+}
+
+impl ExpertUse {
+    /// Between two readings of the counters, in which so many tokens took so long.
+    fn between(before: &ExpertCounters, after: &ExpertCounters, tokens: usize, time: Duration) -> ExpertUse {
+        let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+        ExpertUse {
+            hit_share: hits as f64 / (hits + misses).max(1) as f64,
+            bytes_read_per_token: (after.bytes_read - before.bytes_read) as f64 / tokens as f64,
+            waited_share: (after.waited - before.waited).as_secs_f64() / time.as_secs_f64(),
+        }
+    }
 }
 
 impl Measured {
@@ -73,11 +99,17 @@ fn measure(args: &BenchArgs, engine: &Engine, case: Case, probe: &mut Option<Pea
     let cost = Profile::new(engine, &runner.run_counting()?).total().cost;
     let mut peaks = || probe.as_mut().map(|probe| engine.measure_peaks(probe)).transpose();
     let before = peaks()?;
+    let experts_before = engine.expert_counters();
+    let tokens = case.tokens() * case.sequences();
+    let mut total = Duration::ZERO;
     let mut rates = Vec::with_capacity(args.repetitions);
     for _ in 0..args.repetitions {
         let time = runner.run()?;
-        rates.push(rate((case.tokens() * case.sequences()) as u64, time));
+        total += time;
+        rates.push(rate(tokens as u64, time));
     }
+    let experts = experts_before.zip(engine.expert_counters());
+    let experts = experts.map(|(before, after)| ExpertUse::between(&before, &after, tokens * args.repetitions, total));
     let profile = match args.profile {
         true => Some(Profile::new(engine, &runner.run_counting()?)),
         false => None,
@@ -90,6 +122,7 @@ fn measure(args: &BenchArgs, engine: &Engine, case: Case, probe: &mut Option<Pea
         cost,
         peaks: before.zip(after).map(|(before, after)| [before, after]),
         profile,
+        experts,
     })
 }
 
@@ -99,8 +132,10 @@ struct Runner<'a> {
     case: Case,
     /// A sequence of the case's depth, forked for every run.
     base: Session,
-    /// What every sequence is fed.
+    /// What every sequence is fed, other ids in every run: experts that were chosen last time are not to be at hand for that reason.
     ids: Vec<u32>,
+    /// Ids that were taken so far.
+    taken: usize,
     /// One row a sequence.
     logits: Vec<f32>,
 }
@@ -108,30 +143,31 @@ struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(engine: &'a Engine, case: Case) -> anyhow::Result<Runner<'a>> {
         let vocabulary = engine.spec().vocabulary;
-        let mut ids = some_ids(case.positions(), vocabulary);
+        let ids = some_ids(0..case.depth, vocabulary);
         let mut base = engine.session(case.positions())?;
         if case.depth > 0 {
             base.feed(
                 Chunk {
                     start: 0,
-                    ids: &ids[..case.depth],
+                    ids: &ids,
                     want: Want::Nothing,
                 },
                 &mut [],
             )?;
         }
-        ids.drain(..case.depth);
         Ok(Runner {
             engine,
             case,
             base,
             ids,
+            taken: case.depth,
             logits: vec![0.0; vocabulary * case.sequences()],
         })
     }
 
     /// The time that a run takes.
     fn run(&mut self) -> anyhow::Result<Duration> {
+        self.take_ids();
         let mut sessions = self.sessions();
         let started = Instant::now();
         self.feed(&mut sessions)?;
@@ -140,6 +176,7 @@ impl<'a> Runner<'a> {
 
     /// What a run counts.
     fn run_counting(&mut self) -> anyhow::Result<Counters> {
+        self.take_ids();
         let mut sessions = self.sessions();
         // Every call has a row of the first sequence, and counts in whole for it.
         let Some(first) = sessions.first_mut() else {
@@ -152,6 +189,12 @@ impl<'a> Runner<'a> {
             .and_then(Session::counters)
             .cloned()
             .unwrap_or_default())
+    }
+
+    fn take_ids(&mut self) {
+        let tokens = self.case.tokens();
+        self.ids = some_ids(self.taken..self.taken + tokens, self.engine.spec().vocabulary);
+        self.taken += tokens;
     }
 
     fn sessions(&self) -> Vec<Session> {
@@ -183,11 +226,12 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Ids spread over the vocabulary, the same in every run. Speed depends on their number alone, but for the choice of experts.
-fn some_ids(tokens: usize, vocabulary: usize) -> Vec<u32> {
+/// Ids spread over the vocabulary, the same ones whenever the program runs. Speed depends on their number alone, but for the choice of
+/// experts.
+fn some_ids(indices: Range<usize>, vocabulary: usize) -> Vec<u32> {
     /// A prime, so that neighbours lie far apart.
     const STEP: usize = 7919;
-    (1..=tokens)
-        .map(|index| (index * STEP % vocabulary.max(1)) as u32)
+    indices
+        .map(|index| ((index + 1) * STEP % vocabulary.max(1)) as u32)
         .collect()
 }

@@ -92,6 +92,11 @@ fn result_json(test: &Measured) -> Value {
         "depth": test.case.depth,
         "sequences": test.case.sequences(),
         "tokens_per_s": test.rates.as_json(),
+        "experts": test.experts.map(|experts| json!({
+            "hit_share": experts.hit_share,
+            "bytes_read_per_token": experts.bytes_read_per_token,
+            "waited_share": experts.waited_share,
+        })),
         "gb_per_s": test.weight_bytes_per_s() / GIGA,
         "state_gb_per_s": test.state_bytes_per_s() / GIGA,
         "gop_per_s": test.operations_per_s() / GIGA,
@@ -182,11 +187,28 @@ pub fn write_tables(out: &mut impl Write, measured: &[Measured]) -> io::Result<(
         writeln!(out)?;
     }
     for test in measured {
+        write_experts(out, test)?;
+    }
+    for test in measured {
         if let Some(profile) = &test.profile {
             write_profile(out, test, profile)?;
         }
     }
     Ok(())
+}
+
+/// What became of the experts of a test, where they are read when they are wanted.
+fn write_experts(out: &mut impl Write, test: &Measured) -> io::Result<()> {
+    let Some(experts) = test.experts else { return Ok(()) };
+    writeln!(
+        out,
+        "{:16} {:>3}  experts: {} in memory, {:.1} MB read a token, {} of the time waited",
+        test.case.to_string(),
+        test.threads,
+        percent(experts.hit_share),
+        experts.bytes_read_per_token / MEGA,
+        percent(experts.waited_share)
+    )
 }
 
 /// A line for each time that the model was loaded.
