@@ -21,6 +21,8 @@ use crate::CpuError;
 use crate::buffer::HugeBuffer;
 use crate::pool::Pool;
 
+use load::CachedPages;
+
 /// The panel type for weights of a file's type; `None`: they are decoded to f32.
 pub fn panel_type(dtype: DType) -> Option<PanelType> {
     Some(match dtype {
@@ -209,7 +211,12 @@ impl Weights {
         let mut memory = HugeBuffer::zeroed(bytes)?;
         let resident = all.iter().zip(matrices).filter(|(panels, _)| panels.start.is_some());
         let (panels, matrices): (Vec<Panels>, Vec<&Matrix>) = resident.unzip();
-        load::load_matrices(files, &matrices, &panels, &mut memory, pool)?;
+        // Whoever has some of the weights read when they are wanted counts every byte.
+        let cached = match all.iter().all(|panels| panels.start.is_some()) {
+            true => CachedPages::Keep,
+            false => CachedPages::Avoid,
+        };
+        load::load_matrices(files, &matrices, &panels, &mut memory, (pool, cached))?;
         Ok(Weights {
             panels: memory,
             matrices: all,

@@ -367,10 +367,8 @@ fn an_engine_says_how_it_computes() {
     let engine = windowed(options);
     assert_eq!((engine.threads(), engine.isa()), (3, Isa::Scalar));
     assert_eq!((engine.options().kv, engine.options().max_rows), (KvElement::F32, 7));
-    assert_eq!(
-        (engine.spec().vocabulary, engine.plan().vocabulary),
-        (VOCABULARY, VOCABULARY)
-    );
+    let vocabularies = (engine.spec().vocabulary, engine.plan().vocabulary);
+    assert_eq!(vocabularies, (VOCABULARY, VOCABULARY));
     assert!(engine.weight_bytes() > 0);
     let exact = EngineOptions::exact();
     assert_eq!((exact.activations, exact.kv), (Some(Activations::F32), KvElement::F32));

@@ -11,11 +11,8 @@ use super::cache::{Cache, Task};
 use super::layout::{Layout, Run};
 use crate::CpuError;
 use crate::weights::load::{Buffers, PanelSource};
-use crate::weights::window::Window;
+use crate::weights::window::{MOST_WINDOW_BYTES, Window};
 use crate::weights::{Panels, find, weights_error};
-
-/// Most bytes of a tensor that are read at once.
-const MOST_WINDOW_BYTES: u64 = 4 << 20;
 
 /// What calls and readers share.
 pub struct Shared {
@@ -70,11 +67,8 @@ impl Shared {
             let info = find(&self.files, &matrix.tensor)?;
             let source = PanelSource::new(&self.files, info, matrix)?;
             let target = &mut task.piece[offset..][..panels.len() * shape.panel_bytes];
-            let read = match &mut buffers.window {
-                Some(window) => window.load(&self.files, info, source.stored(shape, panels.clone())),
-                None => Ok(()),
-            };
-            read.and_then(|()| source.pack(shape, panels, target, buffers))
+            source
+                .pack(shape, panels, target, buffers)
                 .map_err(|error| weights_error(info, error))?;
         }
         Ok(())

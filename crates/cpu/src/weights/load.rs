@@ -10,12 +10,12 @@ use goldcrest_model::spec::{Matrix, Storage};
 
 use super::columns::ColumnSource;
 use super::rows::RowSource;
-use super::window::Window;
+use super::window::{MOST_WINDOW_BYTES, Window};
 use super::{Panels, find, weights_error};
 use crate::CpuError;
 use crate::buffer::HUGE_PAGE_BYTES;
 use crate::memory;
-use crate::pool::{Pool, Tiles};
+use crate::pool::{Parts, Pool, Tiles};
 
 /// A thread takes about so many bytes of panels at a time: a page of theirs is then brought in, which clears it, by one thread and not
 /// by all of them at once.
@@ -52,35 +52,41 @@ struct Job<'a> {
     info: &'a TensorInfo,
     source: PanelSource<'a>,
     tiles: Tiles<'a, u8>,
+    tile_panels: usize,
     /// No later matrix is in the same tensor.
     is_last_of_tensor: bool,
 }
 
 /// Where the panels of a matrix come from.
-pub enum PanelSource<'a> {
+pub struct PanelSource<'a> {
+    files: &'a TensorFiles,
+    info: &'a TensorInfo,
+    stored: Stored<'a>,
+}
+
+enum Stored<'a> {
     Rows(RowSource<'a>),
     Columns(ColumnSource<'a>),
 }
 
 impl<'a> PanelSource<'a> {
     pub fn new(files: &'a TensorFiles, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
-        Ok(match matrix.storage {
-            Storage::Columns { first_input } => {
-                PanelSource::Columns(ColumnSource::new(files, info, matrix, first_input)?)
-            }
-            Storage::Rows | Storage::Mxfp4 { .. } => PanelSource::Rows(RowSource::new(files, info, matrix)?),
-        })
+        let stored = match matrix.storage {
+            Storage::Columns { first_input } => Stored::Columns(ColumnSource::new(files, info, matrix, first_input)?),
+            Storage::Rows | Storage::Mxfp4 { .. } => Stored::Rows(RowSource::new(files, info, matrix)?),
+        };
+        Ok(PanelSource { files, info, stored })
     }
 
     /// The bytes of the tensor in which some panels lie, not all of which are theirs.
     pub fn stored(&self, panels: &Panels, indices: Range<usize>) -> Range<u64> {
-        match self {
-            PanelSource::Rows(rows) => rows.stored(panels.k, outputs_of(panels, indices)),
-            PanelSource::Columns(columns) => columns.stored(panels.k),
+        match &self.stored {
+            Stored::Rows(rows) => rows.stored(panels.k, outputs_of(panels, indices)),
+            Stored::Columns(columns) => columns.stored(panels.k),
         }
     }
 
-    /// Reads some panels and packs them into `target`, one after the other.
+    /// Reads some panels and packs them into `target`, one after the other; through the window of `buffers` if they have one.
     pub fn pack(
         &self,
         panels: &Panels,
@@ -88,16 +94,28 @@ impl<'a> PanelSource<'a> {
         target: &mut [u8],
         buffers: &mut Buffers,
     ) -> Result<(), FormatError> {
-        match self {
-            PanelSource::Rows(rows) => {
+        if let Some(window) = &mut buffers.window {
+            window.load(self.files, self.info, self.stored(panels, indices.clone()))?;
+        }
+        match &self.stored {
+            Stored::Rows(rows) => {
                 let mut targets = target.chunks_exact_mut(panels.panel_bytes);
                 indices
                     .zip(&mut targets)
                     .try_for_each(|(index, target)| rows.pack(panels, index, target, buffers))
             }
-            PanelSource::Columns(columns) => columns.pack(panels, indices, target, buffers),
+            Stored::Columns(columns) => columns.pack(panels, indices, target, buffers),
         }
     }
+}
+
+/// What reading weights leaves in the system's cache of the files' pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedPages {
+    /// The pages, which makes the next start fast, unless memory is short.
+    Keep,
+    /// Next to nothing: memory is counted.
+    Avoid,
 }
 
 /// Reads and packs matrices into the panels in `target`, which follow each other there. The threads take one stretch of panels after the
@@ -107,13 +125,18 @@ pub fn load_matrices(
     matrices: &[&Matrix],
     panels: &[Panels],
     target: &mut [u8],
-    pool: &Pool,
+    (pool, cached): (&Pool, CachedPages),
 ) -> Result<(), CpuError> {
-    let forgets_pages = memory::is_scarce_for(target.len());
+    let forgets_pages = cached == CachedPages::Avoid || memory::is_scarce_for(target.len());
     let jobs = jobs(files, matrices, panels, target)?;
+    let mut windows = windows(&jobs, (pool, cached))?;
+    let windows = Parts::of_slice(&mut windows, 1, pool.threads());
     let failed = OnceLock::new();
-    pool.run(&|_| {
-        let mut buffers = Buffers::default();
+    pool.run(&|thread| {
+        let mut buffers = Buffers {
+            window: windows.take_slice(thread).iter_mut().find_map(Option::take),
+            ..Buffers::default()
+        };
         for job in &jobs {
             while let Some(mut tile) = job.tiles.next() {
                 if failed.get().is_some() {
@@ -140,6 +163,22 @@ pub fn load_matrices(
     failed.into_inner().map_or(Ok(()), Err)
 }
 
+/// A window for each thread, if the files' pages are not to be kept.
+fn windows(jobs: &[Job], (pool, cached): (&Pool, CachedPages)) -> Result<Vec<Option<Window>>, CpuError> {
+    let stretch = |job: &Job| {
+        let stored = job
+            .source
+            .stored(&job.panels, 0..job.tile_panels.min(job.panels.count()));
+        stored.end - stored.start
+    };
+    let longest = jobs.iter().map(stretch).max().unwrap_or(0).min(MOST_WINDOW_BYTES);
+    let window = |_| match cached {
+        CachedPages::Keep => Ok(None),
+        CachedPages::Avoid => Window::new(longest as usize).map(Some),
+    };
+    Ok((0..pool.threads()).map(window).collect::<Result<_, _>>()?)
+}
+
 fn jobs<'a>(
     files: &'a TensorFiles,
     matrices: &[&'a Matrix],
@@ -156,6 +195,7 @@ fn jobs<'a>(
             panels,
             info,
             source: PanelSource::new(files, info, matrix)?,
+            tile_panels,
             tiles: Tiles::new(own, panels.panel_bytes, (tile_panels, panels.panel_bytes)),
             is_last_of_tensor: false,
         });

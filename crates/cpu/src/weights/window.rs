@@ -9,6 +9,9 @@ use crate::buffer::{AllocError, HugeBuffer};
 /// Bytes that a window has room for beside its stretch: for what lies elsewhere and is small.
 const SIDE_BYTES: usize = 256 << 10;
 
+/// Most bytes of a tensor that are read at once.
+pub const MOST_WINDOW_BYTES: u64 = 4 << 20;
+
 /// A stretch of a tensor, read at once.
 pub struct Window {
     room: HugeBuffer<u8>,
