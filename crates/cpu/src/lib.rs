@@ -80,6 +80,9 @@ pub enum CpuError {
     RouteRule(#[source] RouteError),
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
+    /// A dense model.
+    #[error("the model has no experts: it is loaded whole, and memory for experts cannot be set")]
+    NoExperts,
     /// Less memory for experts than one takes.
     #[error("{bytes} bytes are too little for the experts: the largest alone takes {least_bytes}")]
     ExpertMemory { bytes: usize, least_bytes: usize },
@@ -144,7 +147,7 @@ impl Cpu {
 }
 
 impl Program {
-    /// Bytes of weights in memory.
+    /// Bytes of weights in memory, without experts that are read when they are wanted.
     pub fn weight_bytes(&self) -> usize {
         self.weights.bytes()
     }
@@ -171,16 +174,21 @@ impl Backend for Cpu {
     type Error = CpuError;
 
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
-        let streamed = self.options.experts.filter(|_| !plan.experts.is_empty());
-        let is_streamed = |id| streamed.is_some() && plan.is_of_expert(id);
+        if self.options.experts.is_some() && plan.experts.is_empty() {
+            return Err(CpuError::NoExperts);
+        }
+        // First, as it reads nothing and says what cannot be.
+        let experts = self.options.experts;
+        let experts = experts.map(|options| ExpertStore::new(&plan, checkpoint, options));
+        let experts = experts.transpose()?;
+        let is_streamed = |id| experts.is_some() && plan.is_of_expert(id);
         let weights = Weights::load(&plan, checkpoint, &self.pool, &is_streamed)?;
-        let experts = streamed.map(|options| ExpertStore::new(&plan, checkpoint, options));
         let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows, self.pool.threads())?);
         Ok(Program {
             steps: steps(&plan),
             plan,
             weights,
-            experts: experts.transpose()?,
+            experts,
             kv_element: self.options.kv,
             scratch,
         })

@@ -1,7 +1,7 @@
 //! What ops cost: the bytes that they have to move and the operations that they have to do, from the plan and the rows of a call.
 
 use goldcrest_model::backend::Span;
-use goldcrest_model::plan::{BufferId, Decay, ExpertBank, ExpertLinears, Factors, MatrixId, Op, RecurrentId, Rows};
+use goldcrest_model::plan::{BufferId, Decay, Factors, MatrixId, Op, RecurrentId, Rows};
 use goldcrest_model::spec::Visible;
 
 use crate::weights::Panels;
@@ -78,7 +78,7 @@ impl Program {
                 self.add_products(&mut cost, first.0, heads, self.rows_of(out, shape));
             }
             Op::Experts { experts, .. } => {
-                for linears in projections(&self.plan.experts[experts.0]) {
+                for linears in self.plan.experts[experts.0].projections() {
                     let panels = self.weights.matrix(MatrixId(linears.matrices.start));
                     cost.weight_bytes += panels.bytes() * shape.chosen.experts as u64;
                     cost.operations += panels.operations() * shape.chosen.pairs as u64;
@@ -138,7 +138,8 @@ impl Program {
             }
             Op::Experts { experts, .. } => {
                 let bank = &self.plan.experts[experts.0];
-                let mut all: Vec<String> = projections(bank)
+                let mut all: Vec<String> = bank
+                    .projections()
                     .map(|linears| described(self.weights.matrix(MatrixId(linears.matrices.start))))
                     .collect();
                 all.dedup();
@@ -173,10 +174,6 @@ impl Program {
     fn memory_bytes(&self, memory: RecurrentId, shape: &CallShape) -> u64 {
         (2 * self.plan.recurrents[memory.0].len * size_of::<f32>() * shape.rows()) as u64
     }
-}
-
-fn projections(bank: &ExpertBank) -> impl Iterator<Item = &ExpertLinears> {
-    bank.gating.gate().into_iter().chain([&bank.up, &bank.down])
 }
 
 /// Stored positions that the rows see, each `most` of them: different ones of each sequence, if no two rows choose the same, and those of

@@ -556,3 +556,20 @@ fn a_save_is_whole_or_not_there() {
     assert_eq!(left, ["session", "taken"]);
     fs::remove_dir_all(folder).unwrap();
 }
+
+#[test]
+fn a_session_is_no_longer_than_the_learned_positions() {
+    let engine = engine(&golden("gpt2"), EngineOptions::default());
+    let positions = engine.plan().positions_max().unwrap();
+    let mut longest = session(&engine, positions);
+    feed(&mut longest, &vec![1; positions], Want::Last);
+    match engine.session(positions + 1).map(|_| ()) {
+        Err(SessionError::TooManyPositions {
+            capacity,
+            positions: most,
+        }) => {
+            assert_eq!((capacity, most), (positions + 1, positions));
+        }
+        other => panic!("{other:?}"),
+    }
+}

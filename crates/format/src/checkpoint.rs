@@ -226,11 +226,6 @@ impl Checkpoint {
         })
     }
 
-    /// The tensors by themselves, which may outlive the settings.
-    pub fn tensor_files(&self) -> &TensorFiles {
-        &self.tensors
-    }
-
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.config

@@ -45,7 +45,8 @@ const STRANGERS: [usize; 2] = [3, 1];
 impl Company {
     fn new(engine: &Engine, case: &Case) -> Result<Company, VerifyError> {
         let calls = case.file.prompt_ids.len() + case.file.greedy_ids.len();
-        let session = |tokens: usize| engine.session(tokens * calls);
+        let most = engine.plan().positions_max().unwrap_or(usize::MAX);
+        let session = |tokens: usize| engine.session((tokens * calls).min(most));
         let mut strangers = [session(STRANGERS[0] + 1)?, session(STRANGERS[1])?];
         let mut row = Vec::new();
         // The first is ahead by more than a chunk, so that positions differ in every call.
@@ -69,6 +70,12 @@ impl Company {
         let mut others = [vec![0.0; before.len() * vocabulary], Vec::new()];
         let [before_logits, after_logits] = &mut others;
         let [before_session, after_session] = &mut self.strangers;
+        for (session, ids) in [(&mut *before_session, before), (&mut *after_session, after)] {
+            // A stranger that is as long as can be begins anew.
+            if session.position() + ids.len() > session.capacity() {
+                *session = session.engine().session(session.capacity())?;
+            }
+        }
         let own = &mut self.own;
         let engine = own.engine().clone();
         engine.feed_batch(&mut [

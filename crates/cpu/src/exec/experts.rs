@@ -31,8 +31,6 @@ pub struct ExpertScratch {
     /// In rising order of experts, then of rows.
     choices: Vec<Choice>,
     batch: BatchScratch,
-    /// Of the experts of a batch, where they are read when they are wanted.
-    leases: Vec<Lease>,
 }
 
 /// That an expert looks at a row of the call.
@@ -187,12 +185,8 @@ struct ExpertRun<'a> {
 impl ExpertRun<'_> {
     /// All experts, batch by batch. Where they are read when they are wanted, those of the next batch are on their way while one is run.
     fn all(&self, scratch: &mut ExpertScratch, bank: ExpertsId, out: &mut [f32]) -> Result<(), CpuError> {
-        let ExpertScratch {
-            choices, batch, leases, ..
-        } = scratch;
+        let ExpertScratch { choices, batch, .. } = scratch;
         let store = self.program.experts.as_ref();
-        // A call that panicked may have left some.
-        leases.clear();
         if let Some(store) = store {
             let chosen = choices.chunk_by(|a, b| a.expert == b.expert);
             let chosen = chosen.map(|of_expert| (of_expert[0].expert, of_expert.len()));
@@ -202,18 +196,19 @@ impl ExpertRun<'_> {
         let most_experts = (capacity / 2).max(1);
         let acquire = |choices: &[Choice]| store.map_or(Vec::new(), |store| store.acquire(bank, &self.wanted(choices)));
         let (mut now, mut rest) = choices.split_at(batch_len(choices, most_experts));
-        leases.extend(acquire(now));
+        let mut leases = acquire(now);
         let mut result = Ok(());
         while !now.is_empty() && result.is_ok() {
             let (next, later) = rest.split_at(batch_len(rest, most_experts));
             let is_room = capacity > most_experts;
             let ahead = if is_room { acquire(next) } else { Vec::new() };
-            result = self.batch(now, leases, batch, out);
-            leases.clear();
-            leases.extend(if is_room { ahead } else { acquire(next) });
+            result = self.batch(now, &leases, batch, out);
+            leases = ahead;
+            if !is_room {
+                leases = acquire(next);
+            }
             (now, rest) = (next, later);
         }
-        leases.clear();
         result
     }
 
@@ -302,9 +297,12 @@ impl ExpertRun<'_> {
                 }
             }
         })?;
-        match (is_lost.into_inner(), &self.program.experts) {
-            (true, Some(store)) => Err(store.take_failure().unwrap_or(CpuError::ReaderPanicked)),
-            _ => Ok(()),
+        match is_lost.into_inner() {
+            true => {
+                let error = leases.iter().find_map(Lease::take_error);
+                Err(error.unwrap_or(CpuError::ReaderPanicked))
+            }
+            false => Ok(()),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Eviction, ExpertCounters};
 use crate::CpuError;
@@ -17,9 +18,26 @@ pub enum Presence {
         /// Blocks that have been read.
         arrived: Vec<Option<Piece>>,
         missing: usize,
-        failed: bool,
+        /// It will not come.
+        lost: bool,
     },
     Here(Arc<Vec<Piece>>),
+}
+
+/// Threads that wait for experts.
+#[derive(Default)]
+struct Waiting {
+    threads: usize,
+    /// When the first of them began.
+    since: Option<Instant>,
+}
+
+/// What became of a task.
+pub enum Outcome {
+    Read,
+    Failed(CpuError),
+    /// Another block of the expert failed, or nobody wants it any more.
+    Dropped,
 }
 
 /// A block to be read.
@@ -38,6 +56,10 @@ struct Entry {
     choices: u64,
     /// When it was last wanted.
     last: u64,
+    /// Rows of the op that runs chose it, and it is still to be wanted.
+    awaited: bool,
+    /// Why it could not be read.
+    error: Option<CpuError>,
 }
 
 /// An expert that rows of a call chose.
@@ -54,7 +76,6 @@ pub struct Chosen {
 pub struct Cache {
     entries: Vec<Entry>,
     free: Vec<Piece>,
-    blocks: usize,
     tasks: VecDeque<Task>,
     eviction: Eviction,
     /// Goes up with every want.
@@ -62,8 +83,9 @@ pub struct Cache {
     /// Rows that chose an expert of each layer, older choices counting for less.
     bank_choices: Vec<u64>,
     choices_left: u64,
-    /// Of the last expert that could not be read.
-    pub failure: Option<CpuError>,
+    /// Those that are [`Entry::awaited`].
+    awaited: Vec<usize>,
+    waiting: Waiting,
     pub counters: ExpertCounters,
     /// The readers are to end.
     pub stop: bool,
@@ -78,6 +100,8 @@ impl Cache {
             leases: 0,
             choices: 0,
             last: 0,
+            awaited: false,
+            error: None,
         };
         let in_banks = banks.iter().enumerate();
         let entries = in_banks.flat_map(|(bank, count)| (0..*count).map(move |_| entry(bank)));
@@ -86,22 +110,18 @@ impl Cache {
             choices_left: CHOICES_PER_AGE * entries.len() as u64,
             entries,
             bank_choices: vec![0; banks.len()],
-            blocks: free.len(),
             free,
             tasks: VecDeque::new(),
             eviction,
             clock: 0,
-            failure: None,
+            awaited: Vec::new(),
+            waiting: Waiting::default(),
             counters: ExpertCounters {
                 chosen: banks.iter().map(|count| vec![0; *count]).collect(),
                 ..ExpertCounters::default()
             },
             stop: false,
         }
-    }
-
-    pub fn blocks(&self) -> usize {
-        self.blocks
     }
 
     pub fn presence(&self, expert: usize) -> &Presence {
@@ -115,7 +135,12 @@ impl Cache {
     /// Notes what the rows of a call chose in a layer, all of it before any of it is wanted: shares of a layer that is half told would
     /// make those seem of little use that are about to be wanted.
     pub fn choose(&mut self, bank: usize, chosen: impl Iterator<Item = Chosen>) {
+        for expert in self.awaited.drain(..) {
+            self.entries[expert].awaited = false;
+        }
         for Chosen { expert, in_bank, rows } in chosen {
+            self.entries[expert].awaited = true;
+            self.awaited.push(expert);
             let rows = rows as u64;
             self.entries[expert].choices += rows;
             self.bank_choices[bank] += rows;
@@ -131,7 +156,7 @@ impl Cache {
 
     /// Notes that a call wants an expert, which a lease holds from now on.
     pub fn want(&mut self, expert: usize) {
-        match self.is_absent(expert) {
+        match self.is_absent(expert) || self.is_lost(expert) {
             true => self.counters.misses += 1,
             false => self.counters.hits += 1,
         }
@@ -139,27 +164,66 @@ impl Cache {
         let entry = &mut self.entries[expert];
         entry.leases += 1;
         entry.last = self.clock;
+        entry.awaited = false;
     }
 
     pub fn release(&mut self, expert: usize) {
         self.entries[expert].leases -= 1;
     }
 
-    /// Has an absent expert read into `blocks` blocks, which others may have to leave; false if there is no room.
-    pub fn request(&mut self, expert: usize, blocks: usize) -> bool {
-        while self.free.len() < blocks {
-            if !self.evict() {
-                return false;
+    /// Takes blocks of those that are worth least until `blocks` are free, if there are so many that nobody leases.
+    pub fn make_room(&mut self, blocks: usize) {
+        let Some(lacking) = blocks.checked_sub(self.free.len()).filter(|lacking| *lacking > 0) else {
+            return;
+        };
+        // Shares, since layers are told one after the other: by numbers, those of a long prompt's next layers would seem of little use.
+        let worth = |entry: &Entry| match self.eviction {
+            Eviction::LeastFrequent => entry.choices as f64 / self.bank_choices[entry.bank].max(1) as f64,
+            Eviction::LeastRecent => entry.last as f64,
+        };
+        let idle = self.entries.iter().enumerate();
+        let idle = idle.filter(|(_, entry)| entry.leases == 0 && matches!(entry.presence, Presence::Here(_)));
+        // Of equal ones the last that was wanted goes first, as its layer is the last to come again.
+        let mut idle: Vec<(bool, f64, u64, usize)> = idle
+            .map(|(expert, entry)| (entry.awaited, worth(entry), u64::MAX - entry.last, expert))
+            .collect();
+        let order = |a: &(bool, f64, u64, usize), b: &(bool, f64, u64, usize)| {
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
+        };
+        // Each has a block at least.
+        if lacking < idle.len() {
+            idle.select_nth_unstable_by(lacking, order);
+            idle.truncate(lacking);
+        }
+        idle.sort_unstable_by(order);
+        for (.., expert) in idle {
+            if self.free.len() >= blocks {
+                return;
             }
+            let presence = std::mem::replace(&mut self.entries[expert].presence, Presence::Absent);
+            if let Presence::Here(blocks) = presence {
+                self.free
+                    .extend(Arc::into_inner(blocks).expect("leases gave their blocks back"));
+            }
+        }
+    }
+
+    /// Has an absent expert read into `blocks` blocks; false if they are not to be had.
+    pub fn request(&mut self, expert: usize, blocks: usize) -> bool {
+        self.make_room(blocks);
+        if self.free.len() < blocks {
+            return false;
         }
         let pieces = self.free.split_off(self.free.len() - blocks);
         let tasks = pieces.into_iter().enumerate();
         self.tasks
             .extend(tasks.map(|(block, piece)| Task { expert, block, piece }));
-        self.entries[expert].presence = Presence::Coming {
+        let entry = &mut self.entries[expert];
+        entry.error = None;
+        entry.presence = Presence::Coming {
             arrived: (0..blocks).map(|_| None).collect(),
             missing: blocks,
-            failed: false,
+            lost: false,
         };
         true
     }
@@ -170,58 +234,62 @@ impl Cache {
         entries.any(|entry| entry.leases == 0 && matches!(entry.presence, Presence::Coming { .. }))
     }
 
-    /// Takes the blocks of the expert that is worth least; false if all are held.
-    fn evict(&mut self) -> bool {
-        let (eviction, bank_choices) = (self.eviction, &self.bank_choices);
-        // Shares, since layers are told one after the other: by numbers, those of a long prompt's next layers would seem of little use.
-        let share = |entry: &Entry| entry.choices as f64 / bank_choices[entry.bank].max(1) as f64;
-        let order = |a: &Entry, b: &Entry| match eviction {
-            // Of equal ones the last that was wanted, as its layer is the last to come again.
-            Eviction::LeastFrequent => share(a).total_cmp(&share(b)).then(b.last.cmp(&a.last)),
-            Eviction::LeastRecent => a.last.cmp(&b.last),
-        };
-        let entries = self.entries.iter_mut();
-        let idle = entries.filter(|entry| entry.leases == 0 && matches!(entry.presence, Presence::Here(_)));
-        let least = idle.min_by(|a, b| order(a, b));
-        let Some(entry) = least else { return false };
-        if let Presence::Here(blocks) = std::mem::replace(&mut entry.presence, Presence::Absent) {
-            self.free
-                .extend(Arc::into_inner(blocks).expect("leases gave their blocks back"));
-        }
-        true
-    }
-
     /// The next block to read.
     pub fn next_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
 
-    /// Whether a block of the expert could not be read, so that the others are of no use.
-    pub fn has_failed(&self, expert: usize) -> bool {
-        matches!(self.entries[expert].presence, Presence::Coming { failed: true, .. })
+    /// Whether an expert on its way will not come.
+    pub fn is_lost(&self, expert: usize) -> bool {
+        matches!(self.entries[expert].presence, Presence::Coming { lost: true, .. })
     }
 
-    /// Takes a block back, read or not. True if somebody may have waited for that.
-    pub fn deliver(&mut self, task: Task, result: Result<(), CpuError>) -> bool {
-        let Presence::Coming {
-            arrived,
-            missing,
-            failed,
-        } = &mut self.entries[task.expert].presence
-        else {
+    /// Whether a task of an expert need not be done.
+    pub fn is_dropped(&self, expert: usize) -> bool {
+        self.is_lost(expert) || self.entries[expert].leases == 0
+    }
+
+    /// Why an expert could not be read, once.
+    pub fn take_error(&mut self, expert: usize) -> Option<CpuError> {
+        self.entries[expert].error.take()
+    }
+
+    /// A thread begins to wait.
+    pub fn begin_waiting(&mut self) {
+        self.waiting.threads += 1;
+        self.waiting.since.get_or_insert_with(Instant::now);
+    }
+
+    /// A thread has waited.
+    pub fn end_waiting(&mut self) {
+        self.waiting.threads -= 1;
+        if self.waiting.threads == 0 {
+            let time = self.waiting.since.take().map(|since| since.elapsed());
+            self.counters.waited += time.unwrap_or_default();
+        }
+    }
+
+    /// Takes a block back. True if somebody may have waited for that.
+    pub fn deliver(&mut self, task: Task, outcome: Outcome) -> bool {
+        let entry = &mut self.entries[task.expert];
+        let Presence::Coming { arrived, missing, lost } = &mut entry.presence else {
             unreachable!("the tasks of an expert end before it is anything else");
         };
         arrived[task.block] = Some(task.piece);
         *missing -= 1;
-        if let Err(error) = result {
-            *failed = true;
-            self.failure = Some(error);
+        match outcome {
+            Outcome::Read => {}
+            Outcome::Dropped => *lost = true,
+            Outcome::Failed(error) => {
+                *lost = true;
+                entry.error = Some(error);
+            }
         }
         if *missing > 0 {
             return false;
         }
         let blocks: Vec<Piece> = arrived.drain(..).flatten().collect();
-        self.entries[task.expert].presence = match *failed {
+        entry.presence = match *lost {
             true => {
                 self.free.extend(blocks);
                 Presence::Absent

@@ -80,11 +80,6 @@ impl Layout {
             })
         })
     }
-
-    /// Bytes of the panels alone.
-    pub fn panel_bytes(&self) -> u64 {
-        self.matrices.iter().map(|matrix| matrix.panels.bytes()).sum()
-    }
 }
 
 /// The size of blocks in which all experts take the least memory; `shapes` has the matrices of one expert, and how many are like it.
@@ -191,7 +186,9 @@ mod tests {
             .sum();
         let needed: u64 = layouts
             .iter()
-            .map(|(layout, count)| layout.panel_bytes() * *count as u64)
+            .map(|(layout, count)| {
+                layout.matrices.iter().map(|matrix| matrix.panels.bytes()).sum::<u64>() * *count as u64
+            })
             .sum();
         assert!(
             (taken as f64) < 1.03 * needed as f64,

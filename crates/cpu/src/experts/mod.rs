@@ -11,13 +11,13 @@ mod readers;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use goldcrest_format::TensorFiles;
 use goldcrest_model::plan::{ExpertBank, ExpertsId, Plan};
-use goldcrest_model::spec::{Gating, Matrix};
+use goldcrest_model::spec::Matrix;
 
 use crate::CpuError;
 use crate::buffer::Piece;
@@ -56,15 +56,13 @@ impl ExpertOptions {
 /// What happened to the experts of a model so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpertCounters {
-    /// Experts that a call wanted and that were in memory, or on their way.
+    /// Experts that a call wanted and that were in memory, or on their way there.
     pub hits: u64,
     /// Experts that a call wanted and that had to be read.
     pub misses: u64,
-    /// Bytes of packed experts that were missing.
-    pub bytes_missed: u64,
     /// Bytes that were read from files.
     pub bytes_read: u64,
-    /// Time that calls waited for experts.
+    /// Time in which threads of a call waited for experts, however many at once.
     pub waited: Duration,
     /// Rows that chose each expert, by layer.
     pub chosen: Vec<Vec<u64>>,
@@ -84,6 +82,8 @@ pub struct ExpertStore {
     readers: Vec<JoinHandle<()>>,
     /// The first expert of each bank among those of all.
     firsts: Vec<usize>,
+    /// Experts that surely fit at the same time.
+    capacity: usize,
 }
 
 /// One expert of one layer.
@@ -142,25 +142,24 @@ impl ExpertStore {
             experts,
             layouts,
         ));
-        let readers = readers::start(&shared, options.readers.max(1))?;
-        Ok(ExpertStore {
+        let mut store = ExpertStore {
             shared,
-            readers,
+            readers: Vec::new(),
             firsts,
-        })
+            capacity: blocks / most_blocks.max(1),
+        };
+        // One by one, so that those that run are told to end if another cannot start.
+        let window_bytes = store.shared.window_bytes()?;
+        for index in 0..options.readers.max(1) {
+            let reader = readers::start(&store.shared, index, window_bytes)?;
+            store.readers.push(reader);
+        }
+        Ok(store)
     }
 
     /// Experts that surely fit at the same time.
     pub fn capacity(&self) -> usize {
-        let cache = self.shared.lock();
-        let most_blocks = self
-            .shared
-            .layouts
-            .iter()
-            .map(|layout| layout.blocks)
-            .max()
-            .unwrap_or(1);
-        cache.blocks() / most_blocks.max(1)
+        self.capacity
     }
 
     /// Tells what the rows of a call chose in a layer, experts with their number of rows, before any of it is acquired.
@@ -181,39 +180,39 @@ impl ExpertStore {
     /// If there are more: a caller's bug.
     pub fn acquire(&self, bank: ExpertsId, wanted: &[usize]) -> Vec<Lease> {
         let shared = &self.shared;
-        let mut cache = shared.lock();
         let first = self.firsts[bank.0];
-        wanted.iter().for_each(|expert| cache.want(first + expert));
-        // What is here is held by now, so that it cannot make room for what is not.
+        // Before the lock: leases that are dropped take it.
+        let mut leases = Vec::with_capacity(wanted.len());
+        let mut cache = shared.lock();
         for expert in wanted {
-            let id = first + expert;
-            while cache.is_absent(id) {
-                let layout = &shared.layouts[shared.experts[id].layout];
-                if cache.request(id, layout.blocks) {
-                    cache.counters.bytes_missed += layout.panel_bytes();
+            cache.want(first + expert);
+            leases.push(Lease {
+                shared: Arc::clone(shared),
+                expert: first + expert,
+                blocks: OnceLock::new(),
+            });
+        }
+        // What is here is held by now, so that it cannot make room for what is not.
+        let blocks = |lease: &Lease| shared.layouts[shared.experts[lease.expert].layout].blocks;
+        let absent = leases.iter().filter(|lease| cache.is_absent(lease.expert));
+        let room = absent.map(blocks).sum();
+        cache.make_room(room);
+        for lease in &leases {
+            while cache.is_absent(lease.expert) || cache.is_lost(lease.expert) {
+                if cache.is_absent(lease.expert) && cache.request(lease.expert, blocks(lease)) {
                     shared.work.notify_all();
-                } else {
-                    // Experts of a call that was given up are still on their way.
-                    assert!(
-                        cache.is_anything_unleased_coming(),
-                        "more experts than there is room for"
-                    );
-                    cache = shared.arrived.wait(cache).unwrap_or_else(PoisonError::into_inner);
+                    break;
                 }
+                // Experts that a call gave up are still on their way, this one perhaps.
+                assert!(
+                    cache.is_lost(lease.expert) || cache.is_anything_unleased_coming(),
+                    "more experts than there is room for"
+                );
+                cache = shared.wait_for_arrival(cache);
             }
         }
         drop(cache);
-        let lease = |expert: &usize| Lease {
-            shared: Arc::clone(shared),
-            expert: first + expert,
-            blocks: OnceLock::new(),
-        };
-        wanted.iter().map(lease).collect()
-    }
-
-    /// Why an expert could not be read, once.
-    pub fn take_failure(&self) -> Option<CpuError> {
-        self.shared.lock().failure.take()
+        leases
     }
 
     pub fn counters(&self) -> ExpertCounters {
@@ -234,15 +233,8 @@ impl Drop for ExpertStore {
 
 /// The matrices of an expert, in the order of [`Projection`].
 fn matrices(plan: &Plan, bank: &ExpertBank, expert: usize) -> Vec<Matrix> {
-    let gate = match &bank.gating {
-        Gating::Gated { gate, .. } => Some(gate),
-        Gating::Ungated(_) => None,
-    };
-    let linears = [Some(&bank.up), Some(&bank.down), gate];
-    let ids = linears
-        .into_iter()
-        .flatten()
-        .map(|linears| linears.matrices.start + expert);
+    let linears = [&bank.up, &bank.down].into_iter().chain(bank.gating.gate());
+    let ids = linears.map(|linears| linears.matrices.start + expert);
     ids.map(|id| plan.matrices[id].clone()).collect()
 }
 
@@ -265,19 +257,22 @@ impl Lease {
         self.blocks.get().is_some()
     }
 
-    /// Waits until it is there; false if it could not be read ([`ExpertStore::take_failure`]).
+    /// Waits until it is there; false if it could not be read ([`Lease::take_error`]).
     pub fn wait(&self) -> bool {
         if self.is_here() {
             return true;
         }
-        let started = Instant::now();
         let mut cache = self.shared.lock();
         while let Presence::Coming { .. } = cache.presence(self.expert) {
-            cache = self.shared.arrived.wait(cache).unwrap_or_else(PoisonError::into_inner);
+            cache = self.shared.wait_for_arrival(cache);
         }
-        cache.counters.waited += started.elapsed();
         drop(cache);
         self.is_here()
+    }
+
+    /// Why it could not be read, once.
+    pub fn take_error(&self) -> Option<CpuError> {
+        self.shared.lock().take_error(self.expert)
     }
 
     /// A matrix of an expert that is there: its layout, and the blocks that it lies in.

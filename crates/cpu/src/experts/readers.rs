@@ -4,10 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use goldcrest_format::TensorFiles;
+use goldcrest_format::{DType, TensorFiles};
+use goldcrest_model::spec::Storage;
 
 use super::Expert;
-use super::cache::{Cache, Task};
+use super::cache::{Cache, Outcome, Task};
 use super::layout::{Layout, Run};
 use crate::CpuError;
 use crate::weights::load::{Buffers, PanelSource};
@@ -39,8 +40,16 @@ impl Shared {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Cache> {
-        // Whoever panicked with the lock left the cache as it was between two of its methods.
+        // Whoever panicked while it was locked had a bug; what it left is no worse than what the panic said.
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something was read, or could not be.
+    pub fn wait_for_arrival<'a>(&self, mut cache: MutexGuard<'a, Cache>) -> MutexGuard<'a, Cache> {
+        cache.begin_waiting();
+        let mut cache = self.arrived.wait(cache).unwrap_or_else(PoisonError::into_inner);
+        cache.end_waiting();
+        cache
     }
 
     /// Waits for a block to read; none when the readers are to end.
@@ -75,12 +84,22 @@ impl Shared {
     }
 
     /// Bytes of the longest stretch of a tensor that a block is made of.
-    fn window_bytes(&self) -> Result<usize, CpuError> {
+    pub fn window_bytes(&self) -> Result<usize, CpuError> {
         let mut most = 0;
-        for (index, layout) in self.layouts.iter().enumerate() {
-            let Some(expert) = self.experts.iter().find(|expert| expert.layout == index) else {
+        // Equal panels may be made of different types.
+        let mut seen: Vec<(usize, Vec<(DType, &Storage)>)> = Vec::new();
+        for expert in &self.experts {
+            let types = expert
+                .matrices
+                .iter()
+                .map(|matrix| (matrix.dtype, &matrix.storage))
+                .collect();
+            let kind = (expert.layout, types);
+            if seen.contains(&kind) {
                 continue;
-            };
+            }
+            seen.push(kind);
+            let layout = &self.layouts[expert.layout];
             for Run { matrix, panels, .. } in (0..layout.blocks).flat_map(|block| layout.runs(block)) {
                 let shape: &Panels = &layout.matrices[matrix].panels;
                 let matrix = &expert.matrices[matrix];
@@ -93,35 +112,32 @@ impl Shared {
     }
 }
 
-/// Starts `count` readers.
-pub fn start(shared: &Arc<Shared>, count: usize) -> Result<Vec<JoinHandle<()>>, CpuError> {
-    let window_bytes = shared.window_bytes()?;
-    let reader = |index: usize| {
-        let mut buffers = Buffers {
-            window: Some(Window::new(window_bytes)?),
-            ..Buffers::default()
-        };
-        let shared = Arc::clone(shared);
-        let thread = std::thread::Builder::new().name(format!("goldcrest-reader-{index}"));
-        let started = thread.spawn(move || {
-            while let Some(mut task) = shared.next_task() {
-                let is_lost = shared.lock().has_failed(task.expert);
-                let result = match is_lost {
-                    true => Ok(()),
-                    // A panic is a bug, but whoever waits for the block would wait for ever.
-                    false => catch_unwind(AssertUnwindSafe(|| shared.fill(&mut task, &mut buffers)))
-                        .unwrap_or(Err(CpuError::ReaderPanicked)),
-                };
-                let bytes = buffers.window.as_mut().map_or(0, Window::take_bytes_read);
-                let mut cache = shared.lock();
-                cache.counters.bytes_read += bytes;
-                if cache.deliver(task, result) {
-                    drop(cache);
-                    shared.arrived.notify_all();
-                }
-            }
-        });
-        started.map_err(CpuError::Reader)
+/// Starts a reader, with a window of so many bytes.
+pub fn start(shared: &Arc<Shared>, index: usize, window_bytes: usize) -> Result<JoinHandle<()>, CpuError> {
+    let mut buffers = Buffers {
+        window: Some(Window::new(window_bytes)?),
+        ..Buffers::default()
     };
-    (0..count).map(reader).collect()
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name(format!("goldcrest-reader-{index}"));
+    let started = thread.spawn(move || {
+        while let Some(mut task) = shared.next_task() {
+            let is_dropped = shared.lock().is_dropped(task.expert);
+            let outcome = match is_dropped {
+                true => Outcome::Dropped,
+                // A panic is a bug, but whoever waits for the block would wait for ever.
+                false => catch_unwind(AssertUnwindSafe(|| shared.fill(&mut task, &mut buffers)))
+                    .unwrap_or(Err(CpuError::ReaderPanicked))
+                    .map_or_else(Outcome::Failed, |()| Outcome::Read),
+            };
+            let bytes = buffers.window.as_mut().map_or(0, Window::take_bytes_read);
+            let mut cache = shared.lock();
+            cache.counters.bytes_read += bytes;
+            if cache.deliver(task, outcome) {
+                drop(cache);
+                shared.arrived.notify_all();
+            }
+        }
+    });
+    started.map_err(CpuError::Reader)
 }

@@ -1,4 +1,4 @@
-use super::cache::{Cache, Chosen, Presence, Task};
+use super::cache::{Cache, Chosen, Outcome, Presence, Task};
 use super::*;
 use crate::CpuError;
 
@@ -16,7 +16,7 @@ fn use_once(cache: &mut Cache, expert: usize, rows: usize) -> bool {
     if !was_here {
         assert!(cache.request(expert, 1));
         let task = cache.next_task().unwrap();
-        assert!((task.expert, task.block) == (expert, 0) && cache.deliver(task, Ok(())));
+        assert!((task.expert, task.block) == (expert, 0) && cache.deliver(task, Outcome::Read));
     }
     cache.release(expert);
     was_here
@@ -94,7 +94,7 @@ fn a_prompt_that_goes_through_all_layers_keeps_what_there_is_room_for() {
                 if cache.is_absent(expert) {
                     assert!(cache.request(expert, 1));
                     let task = cache.next_task().unwrap();
-                    assert!(cache.deliver(task, Ok(())));
+                    assert!(cache.deliver(task, Outcome::Read));
                 }
                 cache.release(expert);
             }
@@ -126,11 +126,15 @@ fn an_expert_of_which_a_block_fails_is_absent_and_its_blocks_are_free() {
     assert!(cache.request(0, 3));
     let mut tasks: Vec<Task> = std::iter::from_fn(|| cache.next_task()).collect();
     assert_eq!(tasks.iter().map(|task| task.block).collect::<Vec<_>>(), [0, 1, 2]);
-    assert!(!cache.deliver(tasks.remove(1), Err(CpuError::ReaderPanicked)));
-    assert!(cache.has_failed(0) && !cache.is_absent(0));
-    assert!(!cache.deliver(tasks.remove(1), Ok(())));
-    assert!(cache.deliver(tasks.remove(0), Ok(())));
-    assert!(cache.is_absent(0) && matches!(cache.failure.take(), Some(CpuError::ReaderPanicked)));
+    assert!(!cache.deliver(tasks.remove(1), Outcome::Failed(CpuError::ReaderPanicked)));
+    assert!(cache.is_lost(0) && !cache.is_absent(0));
+    assert!(!cache.deliver(tasks.remove(1), Outcome::Dropped));
+    assert!(cache.deliver(tasks.remove(0), Outcome::Read));
+    assert!(
+        cache.is_absent(0)
+            && matches!(cache.take_error(0), Some(CpuError::ReaderPanicked))
+            && cache.take_error(0).is_none()
+    );
     cache.release(0);
     cache.want(1);
     assert!(cache.request(1, 3), "all blocks are free again");
@@ -142,8 +146,28 @@ fn an_expert_that_nobody_waits_for_is_told() {
     cache.want(0);
     assert!(cache.request(0, 1) && !cache.is_anything_unleased_coming());
     cache.release(0);
-    assert!(cache.is_anything_unleased_coming() && !cache.request(1, 1));
+    assert!(cache.is_anything_unleased_coming() && cache.is_dropped(0) && !cache.request(1, 1));
     let task = cache.next_task().unwrap();
-    cache.deliver(task, Ok(()));
+    cache.deliver(task, Outcome::Read);
     assert!(!cache.is_anything_unleased_coming() && cache.request(1, 1));
+}
+
+#[test]
+fn what_the_running_op_chose_leaves_last() {
+    for eviction in [Eviction::LeastFrequent, Eviction::LeastRecent] {
+        let mut cache = cache(3, 2, eviction);
+        use_once(&mut cache, 0, 1);
+        use_once(&mut cache, 1, 9);
+        let chosen = [2, 0].map(|expert| Chosen {
+            expert,
+            in_bank: expert,
+            rows: 1,
+        });
+        cache.choose(0, chosen.into_iter());
+        cache.want(2);
+        assert!(cache.request(2, 1));
+        let task = cache.next_task().unwrap();
+        cache.deliver(task, Outcome::Read);
+        assert_eq!(here(&cache, 3), [0, 2], "{eviction:?}");
+    }
 }

@@ -90,6 +90,14 @@ pub enum SessionError {
     /// A sequence of no positions cannot be fed.
     #[error("a session needs a capacity of at least one position")]
     NoCapacity,
+    /// The model has learned so many positions, and no others.
+    #[error("a session of {capacity} positions is too long: the model has {positions} learned positions")]
+    TooManyPositions {
+        /// As asked for.
+        capacity: usize,
+        /// Of the model.
+        positions: usize,
+    },
     /// The back end has no state for it.
     #[error(transparent)]
     Backend(#[from] CpuError),
@@ -220,6 +228,9 @@ impl Session {
     pub(crate) fn new(engine: Engine, capacity: usize) -> Result<Session, SessionError> {
         if capacity == 0 {
             return Err(SessionError::NoCapacity);
+        }
+        if let Some(positions) = engine.plan().positions_max().filter(|positions| capacity > *positions) {
+            return Err(SessionError::TooManyPositions { capacity, positions });
         }
         let state = engine.backend().state(engine.program(), capacity)?;
         Ok(Session {

@@ -95,6 +95,13 @@ pub struct ExpertBank {
     pub weigh_input: bool,
 }
 
+impl ExpertBank {
+    /// Gate, up and down.
+    pub fn projections(&self) -> impl Iterator<Item = &ExpertLinears> {
+        self.gating.gate().into_iter().chain([&self.up, &self.down])
+    }
+}
+
 /// One projection of every expert of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpertLinears {
@@ -110,19 +117,19 @@ impl Plan {
         build::build(spec, options)
     }
 
+    /// Most positions of a sequence, where each has a learned row of a table.
+    pub fn positions_max(&self) -> Option<usize> {
+        let tables = self.ops.iter().filter_map(|op| match op {
+            Op::EmbedPosition { table, .. } => Some(self.matrix(*table).outputs()),
+            _ => None,
+        });
+        tables.min()
+    }
+
     /// Whether a matrix is a projection of an expert.
     pub fn is_of_expert(&self, id: MatrixId) -> bool {
-        self.experts.iter().any(|bank| {
-            let gate = match &bank.gating {
-                Gating::Gated { gate, .. } => Some(gate),
-                Gating::Ungated(_) => None,
-            };
-            let linears = [Some(&bank.up), Some(&bank.down), gate];
-            linears
-                .into_iter()
-                .flatten()
-                .any(|linears| linears.matrices.contains(&id.0))
-        })
+        let mut linears = self.experts.iter().flat_map(ExpertBank::projections);
+        linears.any(|linears| linears.matrices.contains(&id.0))
     }
 
     pub fn matrix(&self, id: MatrixId) -> &Matrix {

@@ -29,11 +29,11 @@ pub struct Measured {
 /// What became of the experts that runs wanted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertUse {
-    /// That were in memory, of those wanted.
+    /// That were in memory or on their way there, of those wanted.
     pub hit_share: f64,
     /// From files, a token.
     pub bytes_read_per_token: f64,
-    /// That calls waited, of the time of the runs.
+    /// In which threads waited, of the time of the runs.
     pub waited_share: f64,
 }
 
