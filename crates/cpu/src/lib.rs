@@ -84,7 +84,7 @@ pub enum CpuError {
     #[error("the model has no experts: it is loaded whole, and memory for experts cannot be set")]
     NoExperts,
     /// Less memory for experts than one takes.
-    #[error("{bytes} bytes are too little for the experts: the largest alone takes {least_bytes}")]
+    #[error("{bytes} bytes are too little for the experts: the largest alone takes {least_bytes} bytes")]
     ExpertMemory { bytes: usize, least_bytes: usize },
     /// The system refused a thread.
     #[error("cannot start a thread that reads experts: {0}")]
