@@ -195,21 +195,18 @@ impl ExpertRun<'_> {
         let capacity = store.map_or(usize::MAX, ExpertStore::capacity);
         let most_experts = (capacity / 2).max(1);
         let acquire = |choices: &[Choice]| store.map_or(Vec::new(), |store| store.acquire(bank, &self.wanted(choices)));
+        let is_room_for_two = capacity > most_experts;
         let (mut now, mut rest) = choices.split_at(batch_len(choices, most_experts));
         let mut leases = acquire(now);
-        let mut result = Ok(());
-        while !now.is_empty() && result.is_ok() {
+        while !now.is_empty() {
             let (next, later) = rest.split_at(batch_len(rest, most_experts));
-            let is_room = capacity > most_experts;
-            let ahead = if is_room { acquire(next) } else { Vec::new() };
-            result = self.batch(now, &leases, batch, out);
-            leases = ahead;
-            if !is_room {
-                leases = acquire(next);
-            }
+            let ahead = is_room_for_two.then(|| acquire(next));
+            self.batch(now, &leases, batch, out)?;
+            drop(leases);
+            leases = ahead.unwrap_or_else(|| acquire(next));
             (now, rest) = (next, later);
         }
-        result
+        Ok(())
     }
 
     /// The experts of a batch, those that exist.

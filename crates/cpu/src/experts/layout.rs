@@ -88,6 +88,8 @@ pub fn block_bytes(shapes: &[(Vec<Panels>, usize)]) -> usize {
     let largest_panel = panels().map(|panels| panels.panel_bytes).max().unwrap_or(0);
     let least = largest_panel.next_multiple_of(BLOCK_ALIGN);
     let expert_bytes = |matrices: &[Panels]| matrices.iter().map(|panels| panels.bytes() as usize).sum::<usize>();
+    let largest_expert = shapes.iter().map(|(matrices, _)| expert_bytes(matrices)).max();
+    let smallest = SMALLEST_BLOCK_BYTES.min(largest_expert.unwrap_or(0)).max(least);
     // An expert in so many blocks, with some room for what does not fit into the end of one.
     let candidates = shapes.iter().flat_map(|(matrices, _)| {
         (1..=64).flat_map(move |blocks| {
@@ -95,7 +97,7 @@ pub fn block_bytes(shapes: &[(Vec<Panels>, usize)]) -> usize {
             [even, even + largest_panel / 2, even + largest_panel].map(|bytes| bytes.next_multiple_of(BLOCK_ALIGN))
         })
     });
-    let sizes = candidates.filter(|bytes| (SMALLEST_BLOCK_BYTES..=LARGEST_BLOCK_BYTES).contains(bytes));
+    let sizes = candidates.filter(|bytes| (smallest..=LARGEST_BLOCK_BYTES).contains(bytes));
     let memory = |block: usize| -> usize {
         let blocks = shapes
             .iter()
@@ -103,17 +105,9 @@ pub fn block_bytes(shapes: &[(Vec<Panels>, usize)]) -> usize {
         blocks.sum::<usize>() * block
     };
     // Of equal ones the larger, which is read in larger pieces.
-    let best = sizes
-        .filter(|bytes| *bytes >= least)
-        .min_by_key(|bytes| (memory(*bytes), usize::MAX - bytes));
-    // Experts too small or panels too large for any of them.
-    best.unwrap_or_else(|| least.max(SMALLEST_BLOCK_BYTES.min(largest_expert(shapes, &expert_bytes))))
-}
-
-/// Bytes of the largest expert, in whole lines.
-fn largest_expert(shapes: &[(Vec<Panels>, usize)], bytes: &dyn Fn(&[Panels]) -> usize) -> usize {
-    let largest = shapes.iter().map(|(matrices, _)| bytes(matrices)).max().unwrap_or(0);
-    largest.next_multiple_of(BLOCK_ALIGN).max(BLOCK_ALIGN)
+    let best = sizes.min_by_key(|bytes| (memory(*bytes), usize::MAX - bytes));
+    // A panel that is larger than any of them.
+    best.unwrap_or(smallest)
 }
 
 #[cfg(test)]

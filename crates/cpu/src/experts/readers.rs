@@ -52,15 +52,20 @@ impl Shared {
         cache
     }
 
-    /// Waits for a block to read; none when the readers are to end.
+    /// Waits for a block to read that is of use; none when the readers are to end.
     fn next_task(&self) -> Option<Task> {
         let mut cache = self.lock();
         loop {
             if cache.stop {
                 return None;
             }
-            if let Some(task) = cache.next_task() {
-                return Some(task);
+            while let Some(task) = cache.next_task() {
+                if !cache.is_dropped(task.expert) {
+                    return Some(task);
+                }
+                if cache.deliver(task, Outcome::Dropped) {
+                    self.arrived.notify_all();
+                }
             }
             cache = self.work.wait(cache).unwrap_or_else(PoisonError::into_inner);
         }
@@ -122,14 +127,10 @@ pub fn start(shared: &Arc<Shared>, index: usize, window_bytes: usize) -> Result<
     let thread = std::thread::Builder::new().name(format!("goldcrest-reader-{index}"));
     let started = thread.spawn(move || {
         while let Some(mut task) = shared.next_task() {
-            let is_dropped = shared.lock().is_dropped(task.expert);
-            let outcome = match is_dropped {
-                true => Outcome::Dropped,
-                // A panic is a bug, but whoever waits for the block would wait for ever.
-                false => catch_unwind(AssertUnwindSafe(|| shared.fill(&mut task, &mut buffers)))
-                    .unwrap_or(Err(CpuError::ReaderPanicked))
-                    .map_or_else(Outcome::Failed, |()| Outcome::Read),
-            };
+            // A panic is a bug, but whoever waits for the block would wait for ever.
+            let outcome = catch_unwind(AssertUnwindSafe(|| shared.fill(&mut task, &mut buffers)))
+                .unwrap_or(Err(CpuError::ReaderPanicked))
+                .map_or_else(Outcome::Failed, |()| Outcome::Read);
             let bytes = buffers.window.as_mut().map_or(0, Window::take_bytes_read);
             let mut cache = shared.lock();
             cache.counters.bytes_read += bytes;

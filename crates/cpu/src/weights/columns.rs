@@ -8,7 +8,7 @@ use goldcrest_model::spec::Matrix;
 
 use super::load::{Buffers, outputs_of, pack_rows, put_float, room};
 use super::scales::Scales;
-use super::{Panels, decode_error};
+use super::{Panels, decode_error, window};
 use crate::CpuError;
 
 /// Columns in the order of the forward pass.
@@ -61,10 +61,7 @@ impl<'a> ColumnSource<'a> {
             let tensor_row = self.first_input + input;
             let row_start = tensor_row as u64 * self.stored_bytes(self.info.row_elements()) as u64;
             let offset = row_start + self.stored_bytes(columns.start) as u64;
-            match &mut buffers.window {
-                Some(window) => window.read(self.files, self.info, offset, stored)?,
-                None => self.files.read(self.info, offset, stored)?,
-            }
+            window::read(buffers.window.as_mut(), self.files, self.info, offset, stored)?;
             blocks::decode(self.matrix.dtype, stored, decoded).map_err(|error| decode_error(self.info, error))?;
             if let Some(scales) = &self.scales {
                 scales.apply(tensor_row, columns.start, decoded);

@@ -8,7 +8,7 @@ use goldcrest_model::spec::{Matrix, Storage};
 
 use super::load::{Buffers, outputs_of, pack_rows, put_float, room};
 use super::scales::Scales;
-use super::window::Window;
+use super::window::{self, Window};
 use super::{Panels, decode_error, find, mxfp4, stored_panel_type};
 use crate::CpuError;
 
@@ -144,15 +144,11 @@ impl<'a> RowSource<'a> {
         let is_near = stretch <= 2 * PANEL_ROWS;
         let offset = |row: usize| row as u64 * row_bytes as u64;
         let bytes = room(buffer, if is_near { stretch } else { outputs.len() } * row_bytes);
-        let mut fetch = |first, bytes: &mut [u8]| match &mut window {
-            Some(window) => window.read(self.files, tensor, offset(first), bytes),
-            None => self.files.read(tensor, offset(first), bytes),
-        };
         if is_near {
-            fetch(first, bytes)?;
+            window::read(window, self.files, tensor, offset(first), bytes)?;
         } else {
             for (row, source) in bytes.chunks_exact_mut(row_bytes).zip(sources.clone()) {
-                fetch(source, row)?;
+                window::read(window.as_deref_mut(), self.files, tensor, offset(source), row)?;
             }
         }
         let bytes = &*bytes;

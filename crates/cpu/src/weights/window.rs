@@ -12,6 +12,20 @@ const SIDE_BYTES: usize = 256 << 10;
 /// Most bytes of a tensor that are read at once.
 pub const MOST_WINDOW_BYTES: u64 = 4 << 20;
 
+/// Fills `out` with bytes of a tensor: through a window, or else through the system's cache.
+pub fn read(
+    window: Option<&mut Window>,
+    files: &TensorFiles,
+    info: &TensorInfo,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), FormatError> {
+    match window {
+        Some(window) => window.read(files, info, offset, out),
+        None => files.read(info, offset, out),
+    }
+}
+
 /// A stretch of a tensor, read at once.
 pub struct Window {
     room: HugeBuffer<u8>,
@@ -52,13 +66,7 @@ impl Window {
     }
 
     /// Fills `out` with bytes of a tensor, from the stretch if they lie in it.
-    pub fn read(
-        &mut self,
-        files: &TensorFiles,
-        info: &TensorInfo,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), FormatError> {
+    fn read(&mut self, files: &TensorFiles, info: &TensorInfo, offset: u64, out: &mut [u8]) -> Result<(), FormatError> {
         if let Some(found) = self.find(info, offset, out.len()) {
             out.copy_from_slice(found);
             return Ok(());

@@ -132,8 +132,6 @@ struct Runner<'a> {
     case: Case,
     /// A sequence of the case's depth, forked for every run.
     base: Session,
-    /// What every sequence is fed, other ids in every run: experts that were chosen last time are not to be at hand for that reason.
-    ids: Vec<u32>,
     /// Ids that were taken so far.
     taken: usize,
     /// One row a sequence.
@@ -159,7 +157,6 @@ impl<'a> Runner<'a> {
             engine,
             case,
             base,
-            ids,
             taken: case.depth,
             logits: vec![0.0; vocabulary * case.sequences()],
         })
@@ -167,23 +164,23 @@ impl<'a> Runner<'a> {
 
     /// The time that a run takes.
     fn run(&mut self) -> anyhow::Result<Duration> {
-        self.take_ids();
+        let ids = self.take_ids();
         let mut sessions = self.sessions();
         let started = Instant::now();
-        self.feed(&mut sessions)?;
+        self.feed(&mut sessions, &ids)?;
         Ok(started.elapsed())
     }
 
     /// What a run counts.
     fn run_counting(&mut self) -> anyhow::Result<Counters> {
-        self.take_ids();
+        let ids = self.take_ids();
         let mut sessions = self.sessions();
         // Every call has a row of the first sequence, and counts in whole for it.
         let Some(first) = sessions.first_mut() else {
             return Ok(Counters::default());
         };
         first.count();
-        self.feed(&mut sessions)?;
+        self.feed(&mut sessions, &ids)?;
         Ok(sessions
             .first()
             .and_then(Session::counters)
@@ -191,23 +188,25 @@ impl<'a> Runner<'a> {
             .unwrap_or_default())
     }
 
-    fn take_ids(&mut self) {
-        let tokens = self.case.tokens();
-        self.ids = some_ids(self.taken..self.taken + tokens, self.engine.spec().vocabulary);
-        self.taken += tokens;
+    /// What every sequence of a run is fed, other ids in every run: experts that were chosen last time are not to be at hand for that
+    /// reason.
+    fn take_ids(&mut self) -> Vec<u32> {
+        let first = self.taken;
+        self.taken += self.case.tokens();
+        some_ids(first..self.taken, self.engine.spec().vocabulary)
     }
 
     fn sessions(&self) -> Vec<Session> {
         (0..self.case.sequences()).map(|_| self.base.fork()).collect()
     }
 
-    fn feed(&mut self, sessions: &mut [Session]) -> anyhow::Result<()> {
+    fn feed(&mut self, sessions: &mut [Session], ids: &[u32]) -> anyhow::Result<()> {
         let chunk_tokens = match self.case.work {
             Work::Prompt(tokens) => tokens,
             Work::Reply { .. } => 1,
         };
         let vocabulary = self.engine.spec().vocabulary;
-        for ids in self.ids.chunks(chunk_tokens) {
+        for ids in ids.chunks(chunk_tokens) {
             let with_logits = sessions.iter_mut().zip(self.logits.chunks_exact_mut(vocabulary));
             let mut feeds: Vec<BatchFeed> = with_logits
                 .map(|(session, logits)| BatchFeed {
