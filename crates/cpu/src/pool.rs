@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-pub use parts::{MOST_MATRICES, Part, Parts, SharedTile, SharedTiles, TileCounter, Tiles, split};
+pub use parts::{MOST_MATRICES, Part, Parts, SharedTile, SharedTiles, TileCounter, TileOrder, Tiles, of_rows, split};
 use wait::{OwnLine, Sleeper};
 
 /// Most threads that a pool can have.

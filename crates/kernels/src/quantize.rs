@@ -72,7 +72,6 @@ pub struct ActivationGroup<'a> {
     first_row: usize,
     rows: usize,
     k: usize,
-    is_first: bool,
     words: &'a [u32],
 }
 
@@ -167,14 +166,18 @@ impl Activations {
         self.k
     }
 
+    /// Bytes that the packed rows take.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
     /// The groups in the order of their rows: between two cuts as few as [`GROUP_ROWS_MAX`] allows, their sizes equal or one apart.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
         self.groups_from(0..self.rows)
     }
 
-    /// Of the groups those whose first row is one of `rows`. The first is taken to meet panels that still lie in memory.
+    /// Of the groups those whose first row is one of `rows`.
     pub fn groups_from(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> + Clone {
-        let first = rows.start;
         let index = |row: usize| self.groups.partition_point(|group| group.rows.start < row);
         self.groups[index(rows.start)..index(rows.end)]
             .iter()
@@ -183,7 +186,6 @@ impl Activations {
                 first_row: group.rows.start,
                 rows: group.rows.len(),
                 k: self.k,
-                is_first: group.rows.start == first,
                 words: &self.words[group.words.clone()],
             })
     }
@@ -233,9 +235,9 @@ impl<'a> ActivationGroup<'a> {
         self.k
     }
 
-    /// Whether it is the first of the groups that meet a panel.
-    pub fn is_first(self) -> bool {
-        self.is_first
+    /// The rows of the group.
+    pub fn row_range(self) -> Range<usize> {
+        self.first_row..self.first_row + self.rows
     }
 
     /// The packed words: `[blocks][12][interleaved]` for 8-bit blocks, `[k][interleaved]` for f32.

@@ -3,17 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use goldcrest_kernels::{
-    ActivationType, Activations as Packed, GroupLimit, GroupScore, Normalise, RouteRule as KernelRule, Router, Scoring,
+    ActivationType, Activations as Packed, GROUP_ROWS_MAX, GroupLimit, GroupScore, Normalise, PANEL_ROWS,
+    RouteRule as KernelRule, Router, Scoring,
 };
-use goldcrest_model::plan::{ExpertBank, ExpertsId, MatrixId, Op, VectorId};
+use goldcrest_model::plan::{ExpertBank, ExpertLinears, ExpertsId, MatrixId, Op, VectorId};
 use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
 use super::matmul::{PanelMemory, Weighted, activation_type, multiply, pack_groups};
-use super::products::{each_pair, each_row, part, tile_columns};
+use super::products::{TILE_WEIGHT_BYTES, TILES_PER_THREAD, each_pair, each_row, part, tile_columns};
 use crate::experts::{ExpertStore, Lease, Projection};
-use crate::pool::{Part, SharedTile, SharedTiles};
+use crate::pool::{SharedTile, SharedTiles, TileOrder, of_rows};
 use crate::{Cpu, CpuError, Program};
 
 /// Places of an expert's inner buffers in a tile.
@@ -267,7 +268,18 @@ impl ExpertRun<'_> {
             cuts, packed, gate, up, ..
         } = scratch;
         let (cpu, packed, cuts) = (self.cpu, &*packed, &*cuts);
-        let mut tiles = SharedTiles::new(cuts, width, tile_columns(width, cuts, cpu.threads()));
+        let gate_bytes = self
+            .bank
+            .gating
+            .gate()
+            .map_or(0, |_| self.panel_bytes(Projection::Gate));
+        let panel_bytes = self.panel_bytes(Projection::Up) + gate_bytes;
+        let weights = (cuts.len() - 1) * width.div_ceil(PANEL_ROWS) * panel_bytes;
+        // Where no expert has more than a group of rows, its weights pass by once.
+        let has_groups = packed.groups().len() >= cuts.len();
+        let tile_bytes = has_groups.then_some(TILE_WEIGHT_BYTES.min(weights / (TILES_PER_THREAD * cpu.threads())));
+        let tile_columns = tile_columns(width, panel_bytes, tile_bytes, cpu.threads());
+        let mut tiles = SharedTiles::new(cuts, width, tile_columns, TileOrder::Columns);
         up.resize(choices.len() * width, 0.0);
         tiles.set(UP, up);
         if let Gating::Gated { .. } = self.bank.gating {
@@ -305,16 +317,24 @@ impl ExpertRun<'_> {
 
     /// Some columns of what one expert's down projection sees.
     fn inner_tile(&self, mut tile: SharedTile<f32>, expert: (usize, Option<&Lease>), packed: &Packed) {
-        let kernels = self.cpu.kernels;
-        self.multiply(Projection::Up, expert, packed, part(&mut tile, UP));
-        match &self.bank.gating {
-            Gating::Gated { activation, .. } => {
-                self.multiply(Projection::Gate, expert, packed, part(&mut tile, GATE));
-                let kind = gated_kernel(*activation);
-                each_pair(&mut tile, GATE, UP, |gate, up| kernels.activate_gated(kind, gate, up));
+        let (cpu, kernels) = (self.cpu, self.cpu.kernels);
+        let up = self.weighted(Projection::Up, expert);
+        let gate = self.bank.gating.gate().map(|_| self.weighted(Projection::Gate, expert));
+        for rows in packed.groups_from(part(&mut tile, UP).rows()) {
+            let mut tile = of_rows(&mut tile, rows.row_range());
+            multiply(cpu, &up, rows, (part(&mut tile, UP), 0));
+            if let Some(gate) = &gate {
+                multiply(cpu, gate, rows, (part(&mut tile, GATE), 0));
             }
-            Gating::Ungated(activation) => {
-                each_row(part(&mut tile, UP), |row| kernels.activate(kernel(*activation), row));
+            match self.bank.gating {
+                Gating::Gated { activation, .. } => {
+                    let kind = gated_kernel(activation);
+                    each_pair(&mut tile, GATE, UP, |gate, up| kernels.activate_gated(kind, gate, up));
+                }
+                Gating::Ungated(activation) => {
+                    let kind = kernel(activation);
+                    each_row(part(&mut tile, UP), |row| kernels.activate(kind, row));
+                }
             }
         }
     }
@@ -335,8 +355,12 @@ impl ExpertRun<'_> {
             ..
         } = scratch;
         let (cpu, packed, input, hidden) = (self.cpu, &*packed, &*input, self.hidden);
-        let all = [0, choices.len()];
-        let mut tiles = SharedTiles::of_columns(hidden, tile_columns(hidden, &all, cpu.threads()));
+        let panel_bytes = self.panel_bytes(Projection::Down);
+        let weights = hidden.div_ceil(PANEL_ROWS) * panel_bytes;
+        let has_groups = choices.len() > GROUP_ROWS_MAX;
+        let tile_bytes = has_groups.then_some(weights / (TILES_PER_THREAD * cpu.threads()));
+        let tile_columns = tile_columns(hidden, panel_bytes, tile_bytes, cpu.threads());
+        let mut tiles = SharedTiles::of_columns(hidden, tile_columns);
         output.resize(choices.len() * hidden, 0.0);
         tiles.set(0, output);
         tiles.set(1, out);
@@ -346,8 +370,10 @@ impl ExpertRun<'_> {
                 for (i, rows) in cuts.windows(2).enumerate() {
                     let expert = choices[rows[0]].expert;
                     if expert < self.bank.count {
-                        let mut output = output.of_rows(rows[0]..rows[1]);
-                        self.multiply(Projection::Down, (expert, leases.get(i)), packed, &mut output);
+                        let down = self.weighted(Projection::Down, (expert, leases.get(i)));
+                        for group in packed.groups_from(rows[0]..rows[1]) {
+                            multiply(cpu, &down, group, (&mut output, 0));
+                        }
                     }
                     for (index, choice) in choices.iter().enumerate().take(rows[1]).skip(rows[0]) {
                         // An id beyond the experts returns its input.
@@ -364,32 +390,34 @@ impl ExpertRun<'_> {
         Ok(())
     }
 
-    fn multiply(
-        &self,
-        projection: Projection,
-        (expert, lease): (usize, Option<&Lease>),
-        packed: &Packed,
-        out: &mut Part<f32>,
-    ) {
-        let linears = match (projection, &self.bank.gating) {
+    /// Bytes of a panel of the experts' matrices of a projection.
+    fn panel_bytes(&self, projection: Projection) -> usize {
+        let matrices = &self.linears(projection).matrices;
+        self.program.weights.matrix(MatrixId(matrices.start)).panel_bytes
+    }
+
+    /// The matrices of a projection. Without gates there is none of gates.
+    fn linears(&self, projection: Projection) -> &ExpertLinears {
+        match (projection, &self.bank.gating) {
             (Projection::Gate, Gating::Gated { gate, .. }) => gate,
             (Projection::Down, _) => &self.bank.down,
             _ => &self.bank.up,
-        };
+        }
+    }
+
+    fn weighted<'a>(&'a self, projection: Projection, (expert, lease): (usize, Option<&'a Lease>)) -> Weighted<'a> {
+        let linears = self.linears(projection);
         let weights = &self.program.weights;
         let bias = (!linears.biases.is_empty()).then(|| VectorId(linears.biases.start + expert));
-        let weighted = match lease {
-            None => Weighted::resident(weights, MatrixId(linears.matrices.start + expert), bias),
-            Some(lease) => {
-                let (layout, blocks) = lease.matrix(projection);
-                Weighted {
-                    panels: layout.panels,
-                    memory: PanelMemory::Blocks(&layout.places, blocks),
-                    bias: bias.map(|id| weights.vector(id)),
-                }
-            }
+        let Some(lease) = lease else {
+            return Weighted::resident(weights, MatrixId(linears.matrices.start + expert), bias);
         };
-        multiply(self.cpu, &weighted, packed, (out, 0));
+        let (layout, blocks) = lease.matrix(projection);
+        Weighted {
+            panels: layout.panels,
+            memory: PanelMemory::Blocks(&layout.places, blocks),
+            bias: bias.map(|id| weights.vector(id)),
+        }
     }
 }
 

@@ -47,7 +47,9 @@ impl Call<'_, '_> {
                     .packed
                     .pack(cpu.kernels, ActivationType::F32, &scratch.rows, inputs);
                 let weighted = Weighted::resident(&program.weights, MatrixId(first.0 + head), None);
-                multiply(cpu, &weighted, &scratch.packed, (&mut tile, base));
+                for group in scratch.packed.groups() {
+                    multiply(cpu, &weighted, group, (&mut tile, base));
+                }
             }
         });
         self.scratch.heads = thread_scratch;

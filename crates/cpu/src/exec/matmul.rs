@@ -1,6 +1,8 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
-use goldcrest_kernels::{ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
+use goldcrest_kernels::{
+    ActivationGroup, ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS,
+};
 use goldcrest_model::plan::{Activations, MatrixId, VectorId};
 
 use super::rows::RowNorm;
@@ -8,12 +10,9 @@ use super::step::Products;
 use super::{Call, split_buffers};
 use crate::buffer::Piece;
 use crate::experts::Place;
-use crate::pool::{Part, Tiles, split};
+use crate::pool::{Part, Tiles};
 use crate::weights::{Panels, Weights};
 use crate::{Cpu, CpuError};
-
-/// Packed activations, as f32, that stay in a core's L2 while the panels stream by.
-const ROW_RANGE_BYTES: usize = 384 << 10;
 
 impl Call<'_, '_> {
     /// Packs the rows of a step's input, unless the step before has. Those of a norm are made and packed one group after the other, while
@@ -135,38 +134,23 @@ impl<'a> Weighted<'a> {
     }
 }
 
-/// Where to cut rows into even ranges whose packed values stay in the cache while the panels of a tile stream by, and their end.
-pub fn row_cuts(packed: &Packed, cuts: &mut Vec<usize>) {
-    let group_bytes = GROUP_ROWS_MAX * packed.k() * size_of::<f32>();
-    let range_groups = (ROW_RANGE_BYTES / group_bytes.max(1)).max(1);
-    let groups = packed.groups().len();
-    let ranges = groups.div_ceil(range_groups);
-    let first_groups = (0..ranges).map(|range| split(groups, ranges, range).start);
-    cuts.clear();
-    cuts.extend(first_groups.filter_map(|group| Some(packed.groups().nth(group)?.first_row())));
-    cuts.push(packed.rows());
-}
-
-/// The rows and columns of `out`, whose column `base` is the matrix's first output. Each panel is read once.
-pub fn multiply(cpu: &Cpu, weighted: &Weighted, packed: &Packed, (out, base): (&mut Part<f32>, usize)) {
+/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a group. Each panel is read once.
+pub fn multiply(cpu: &Cpu, weighted: &Weighted, group: ActivationGroup, (out, base): (&mut Part<f32>, usize)) {
     let Weighted { panels, bias, .. } = weighted;
     let columns = out.columns().start - base..out.columns().end - base;
     if columns.is_empty() {
         return; // a thread without a share may stand in the middle of a panel
     }
-    let groups = packed.groups_from(out.rows());
     let mut products = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
+    let products = &mut products[..group.rows() * PANEL_ROWS];
     for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {
-        let panel = weighted.panel(index);
         let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(columns.end);
         let bias = bias.map(|bias| &bias[outputs.clone()]);
-        for group in groups.clone() {
-            let products = &mut products[..group.rows() * PANEL_ROWS];
-            cpu.kernels.matmul(panels.panel_type, panel, group, products);
-            for (i, row) in products.as_chunks().0.iter().enumerate() {
-                let target = &mut out.row_mut(group.first_row() + i)[outputs.start - columns.start..][..outputs.len()];
-                store(row, bias, target);
-            }
+        cpu.kernels
+            .matmul(panels.panel_type, weighted.panel(index), group, products);
+        for (row, products) in group.row_range().zip(products.as_chunks().0) {
+            let target = &mut out.row_mut(row)[outputs.start - columns.start..][..outputs.len()];
+            store(products, bias, target);
         }
     }
 }

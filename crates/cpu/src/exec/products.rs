@@ -1,12 +1,12 @@
 //! Runs a step of products: one region, in which the threads share tiles of the outputs.
 
-use goldcrest_kernels::{Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS};
+use goldcrest_kernels::{ActivationGroup, Activations as Packed, PANEL_ROWS};
 
 use super::Call;
 use super::elementwise::kernel;
-use super::matmul::{Weighted, multiply, row_cuts};
-use super::step::{ColumnOp, MOST_GROUPS, Products};
-use crate::pool::{Part, SharedTile, SharedTiles};
+use super::matmul::{Weighted, multiply};
+use super::step::{ColumnOp, Group, MOST_GROUPS, Products};
+use crate::pool::{Part, SharedTile, SharedTiles, TileOrder, of_rows, split};
 use crate::{Cpu, CpuError, Program};
 
 #[cfg(test)]
@@ -14,7 +14,12 @@ mod tests;
 
 /// Tiles for each thread where there are many rows, so that a slow thread leaves some to the others. One that is four times slower than
 /// they are may take its last tile just before they finish: with 16 they then wait for at most a quarter of the time of the product.
-const TILES_PER_THREAD: usize = 16;
+pub const TILES_PER_THREAD: usize = 16;
+
+/// Most weights of a tile that several groups of rows meet, one after the other: they stay in the last cache meanwhile and are asked for
+/// early, while a group of rows stays in the first or second. The other way round, panels in the first cache and rows that stream, is
+/// slower: numbers of rows are read one by one, and are not asked for.
+pub const TILE_WEIGHT_BYTES: usize = 4 << 20;
 
 impl Call<'_, '_> {
     /// The region of a step whose input is packed.
@@ -34,11 +39,19 @@ impl Call<'_, '_> {
             ..
         } = &mut *self.scratch;
         let packed = &*packed;
-        row_cuts(packed, cuts);
+        let panel_bytes = |group: &Group| group_panel_bytes(program, group);
+        let width = |group: &Group| program.plan.buffer(group.buffers[0]).width;
+        let step_bytes = step
+            .groups
+            .iter()
+            .map(|group| weight_bytes(width(group), panel_bytes(group)));
+        let tile_bytes = tile_bytes(packed, step_bytes.sum(), cpu.threads());
+        let columns = |group: &Group| tile_columns(width(group), panel_bytes(group), tile_bytes, cpu.threads());
+        let column_tiles = step.groups.iter().map(|group| width(group).div_ceil(columns(group)));
+        row_cuts(packed, column_tiles.sum(), cpu.threads(), cuts);
         let mut tiles: [Option<SharedTiles<f32>>; MOST_GROUPS] = Default::default();
         for (tiles, group) in tiles.iter_mut().zip(&step.groups) {
-            let width = program.plan.buffer(group.buffers[0]).width;
-            *tiles = Some(SharedTiles::new(cuts, width, tile_columns(width, cuts, cpu.threads())));
+            *tiles = Some(SharedTiles::new(cuts, width(group), columns(group), TileOrder::Rows));
         }
         let mut homes = step.homes.iter().peekable();
         let mut logits = Some(&mut *self.logits);
@@ -55,7 +68,11 @@ impl Call<'_, '_> {
         cpu.pool.run(&|_| {
             for (group, tiles) in step.groups.iter().zip(tiles.iter().flatten()) {
                 while let Some(mut tile) = tiles.next() {
-                    group.ops.iter().for_each(|op| run(cpu, program, packed, op, &mut tile));
+                    // All of the group's ops while the rows and what is made of them are in the first cache.
+                    for rows in packed.groups_from(part(&mut tile, 0).rows()) {
+                        let mut tile = of_rows(&mut tile, rows.row_range());
+                        group.ops.iter().for_each(|op| run(cpu, program, rows, op, &mut tile));
+                    }
                 }
             }
         })?;
@@ -63,29 +80,52 @@ impl Call<'_, '_> {
     }
 }
 
-/// Columns of a tile: whole panels, in one tile a thread for one group of rows, which reads its weights as one stream; in smaller ones
-/// for more.
-pub fn tile_columns(width: usize, row_cuts: &[usize], threads: usize) -> usize {
-    let rows = row_cuts.last().map_or(0, |rows| *rows);
-    let row_ranges = row_cuts.len().saturating_sub(1).max(1);
-    let panels = width.div_ceil(PANEL_ROWS);
-    let tile_panels = match rows <= GROUP_ROWS_MAX {
-        true => panels.div_ceil(threads),
-        false => {
-            let tiles = (TILES_PER_THREAD * threads).div_ceil(row_ranges).max(threads);
-            // Rounded down: what makes a tile larger is what the others wait for in the end.
-            (panels / tiles).max(1)
-        }
+/// Bytes of all panels of a group's matrices that stand for the same columns.
+fn group_panel_bytes(program: &Program, group: &Group) -> usize {
+    let panel_bytes = |op: &ColumnOp| match *op {
+        ColumnOp::MatMul { weight, .. } => program.weights.matrix(weight).panel_bytes,
+        _ => 0,
     };
-    tile_panels * PANEL_ROWS
+    group.ops.iter().map(panel_bytes).sum()
 }
 
-/// One op on one tile.
-fn run(cpu: &Cpu, program: &Program, packed: &Packed, op: &ColumnOp, tile: &mut SharedTile<f32>) {
+fn weight_bytes(width: usize, panel_bytes: usize) -> usize {
+    width.div_ceil(PANEL_ROWS).saturating_mul(panel_bytes)
+}
+
+/// Weights of a tile; none: as many as a thread's share. A tile reads its weights and its rows once, so that all tiles together read
+/// least where the two are equal.
+pub fn tile_bytes(packed: &Packed, weight_bytes: usize, threads: usize) -> Option<usize> {
+    let tiles = TILES_PER_THREAD * threads;
+    let equal = || (weight_bytes / tiles).saturating_mul(packed.bytes()).isqrt();
+    (packed.groups().len() > 1).then(|| equal().min(TILE_WEIGHT_BYTES))
+}
+
+/// Columns of a tile: whole panels, in tiles of even sizes.
+pub fn tile_columns(width: usize, panel_bytes: usize, tile_bytes: Option<usize>, threads: usize) -> usize {
+    let panels = width.div_ceil(PANEL_ROWS);
+    let share = panels.div_ceil(threads).max(1);
+    let most = tile_bytes.map_or(share, |bytes| (bytes / panel_bytes.max(1)).clamp(1, share));
+    panels.div_ceil(panels.div_ceil(most).max(1)) * PANEL_ROWS
+}
+
+/// Where to cut rows into even ranges of whole groups, and their end: as many ranges as make enough tiles of those of the columns.
+pub fn row_cuts(packed: &Packed, column_tiles: usize, threads: usize, cuts: &mut Vec<usize>) {
+    let groups = packed.groups().len();
+    let range_groups = (groups * column_tiles / (TILES_PER_THREAD * threads)).clamp(1, groups.max(1));
+    let ranges = groups.div_ceil(range_groups);
+    let first_groups = (0..ranges).map(|range| split(groups, ranges, range).start);
+    cuts.clear();
+    cuts.extend(first_groups.filter_map(|group| Some(packed.groups().nth(group)?.first_row())));
+    cuts.push(packed.rows());
+}
+
+/// One op on a group of rows of a tile.
+fn run(cpu: &Cpu, program: &Program, rows: ActivationGroup, op: &ColumnOp, tile: &mut SharedTile<f32>) {
     match *op {
         ColumnOp::MatMul { weight, bias, out } => {
             let weighted = Weighted::resident(&program.weights, weight, bias);
-            multiply(cpu, &weighted, packed, (part(tile, out), 0));
+            multiply(cpu, &weighted, rows, (part(tile, out), 0));
         }
         ColumnOp::Activate {
             activation,

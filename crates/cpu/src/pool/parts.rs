@@ -314,11 +314,30 @@ pub struct SharedTiles<'a, T> {
     row_cuts: Option<&'a [usize]>,
     columns: usize,
     tile_columns: usize,
+    order: TileOrder,
     counter: TileCounter,
 }
 
 /// The same tile of each matrix.
 pub type SharedTile<'a, T> = [Option<Part<'a, T>>; MOST_MATRICES];
+
+/// Some rows of a tile, counted in the matrices.
+///
+/// # Panics
+/// If they are not in the tile.
+pub fn of_rows<'t, T>(tile: &'t mut SharedTile<'_, T>, rows: Range<usize>) -> SharedTile<'t, T> {
+    tile.each_mut()
+        .map(|part| part.as_mut().map(|part| part.of_rows(rows.clone())))
+}
+
+/// Which tiles follow each other.
+#[derive(Clone, Copy, Debug)]
+pub enum TileOrder {
+    /// Those of the same columns and the next rows, so that what the columns are made of is used while it is in the cache.
+    Rows,
+    /// Those of the same rows and the next columns.
+    Columns,
+}
 
 impl<'a, T> SharedTiles<'a, T> {
     /// Tiles of the rows between two of `row_cuts` and of `tile_columns` of `columns` columns, the last of them perhaps fewer. No matrix
@@ -327,7 +346,7 @@ impl<'a, T> SharedTiles<'a, T> {
     /// # Panics
     /// If the cuts do not rise or `tile_columns` is 0.
     #[must_use]
-    pub fn new(row_cuts: &'a [usize], columns: usize, tile_columns: usize) -> Self {
+    pub fn new(row_cuts: &'a [usize], columns: usize, tile_columns: usize, order: TileOrder) -> Self {
         assert!(row_cuts.is_sorted(), "rows cut at {row_cuts:?}");
         let row_ranges = row_cuts.len().saturating_sub(1);
         Self {
@@ -335,6 +354,7 @@ impl<'a, T> SharedTiles<'a, T> {
             row_cuts: Some(row_cuts),
             columns,
             tile_columns,
+            order,
             counter: TileCounter::new(row_ranges * columns.div_ceil(tile_columns)),
         }
     }
@@ -350,6 +370,7 @@ impl<'a, T> SharedTiles<'a, T> {
             row_cuts: None,
             columns,
             tile_columns,
+            order: TileOrder::Columns,
             counter: TileCounter::new(columns.div_ceil(tile_columns)),
         }
     }
@@ -366,14 +387,17 @@ impl<'a, T> SharedTiles<'a, T> {
         self.matrices[index] = Some(matrix);
     }
 
-    /// The next tile that nobody has claimed, of each matrix; none when all are. Tiles of the same rows follow each other, so that what
-    /// the rows are made of stays in the cache.
+    /// The next tile that nobody has claimed, of each matrix; none when all are.
     pub fn next(&self) -> Option<SharedTile<'a, T>> {
         let tile = self.counter.next()?;
         let column_tiles = self.columns.div_ceil(self.tile_columns);
-        let row_range = tile / column_tiles;
+        let row_ranges = self.row_cuts.map_or(1, |cuts| cuts.len().saturating_sub(1));
+        let (row_range, column_tile) = match self.order {
+            TileOrder::Rows => (tile % row_ranges, tile / row_ranges),
+            TileOrder::Columns => (tile / column_tiles, tile % column_tiles),
+        };
         let rows = self.row_cuts.map(|cuts| cuts[row_range]..cuts[row_range + 1]);
-        let start = tile % column_tiles * self.tile_columns;
+        let start = column_tile * self.tile_columns;
         let columns = start..self.columns.min(start + self.tile_columns);
         let piece = |matrix: &Matrix<'a, T>| {
             // SAFETY: the counter deals every tile once, tiles of different numbers are disjoint because the cuts rise, and every matrix

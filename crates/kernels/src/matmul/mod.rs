@@ -107,10 +107,10 @@ impl Operands {
     }
 }
 
-/// Whether the first group to meet a panel asks for its lines early; at one or two rows only where the processor does not read far enough
-/// ahead by itself.
+/// Whether a group asks for the lines of panels early: at one or two rows only where the processor does not read far enough ahead by
+/// itself.
 fn prefetches(group: ActivationGroup<'_>, reads_ahead: bool) -> bool {
-    group.is_first() && (group.rows() > 2 || !reads_ahead)
+    group.rows() > 2 || !reads_ahead
 }
 
 /// The shape of a tile, chosen so that its sums and what is in flight fit the registers: 32 of 16 lanes, 16 of 8, or 32

@@ -1,10 +1,9 @@
 //! How products are cut: real tiles, done by workers in virtual time.
 
-use goldcrest_kernels::{ActivationType, Activations, GROUP_ROWS_MAX, PANEL_ROWS};
+use goldcrest_kernels::{ActivationType, Activations, GROUP_ROWS_MAX, PANEL_ROWS, PanelType};
 
-use super::super::matmul::row_cuts;
-use super::tile_columns;
-use crate::pool::SharedTiles;
+use super::{row_cuts, tile_bytes, tile_columns, weight_bytes};
+use crate::pool::{SharedTiles, TileOrder};
 
 /// Outputs and inputs of matrices of SmolLM2 135M and Llama 3.2 1B, and of a head.
 const SHAPES: [(usize, usize); 8] = [
@@ -25,9 +24,12 @@ type Tile = [std::ops::Range<usize>; 2];
 fn tiles(rows: usize, (width, k): (usize, usize), threads: usize) -> Vec<Tile> {
     let (mut packed, mut cuts) = (Activations::new(), Vec::new());
     packed.reset(ActivationType::Q8, rows, k);
-    row_cuts(&packed, &mut cuts);
+    let panel_bytes = PanelType::Q4_K.panel_bytes(k.next_multiple_of(256));
+    let tile_bytes = tile_bytes(&packed, weight_bytes(width, panel_bytes), threads);
+    let tile_columns = tile_columns(width, panel_bytes, tile_bytes, threads);
+    row_cuts(&packed, width.div_ceil(tile_columns), threads, &mut cuts);
     let mut out = vec![0_u8; rows * width];
-    let mut tiles = SharedTiles::new(&cuts, width, tile_columns(width, &cuts, threads));
+    let mut tiles = SharedTiles::new(&cuts, width, tile_columns, TileOrder::Rows);
     tiles.set(0, &mut out);
     let claimed = std::iter::from_fn(|| tiles.next());
     claimed
