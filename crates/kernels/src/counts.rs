@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::vector::counted::count;
 use crate::{
     Activation, ActivationType, Activations, Alibi, CausalConv, Columns, ColumnsMut, Decay, GatedActivation,
     IndexQuery, Isa, Kernels, KvElement, KvLayout, LinearStep, PANEL_ROWS, PanelType, QueryRow, SEGMENT_POSITIONS,
-    ScanStep, ScoreRule, SeenSlots, attention_state_len,
+    ScanStep, ScoreRule, SeenSlots, attention_state_len, count_operations,
 };
 
 /// One row, as in decode, and a full group of a prefill.
@@ -32,7 +31,7 @@ fn counts() -> Vec<(String, u64)> {
 fn named(name: &str, rows: usize, work: impl FnOnce(Kernels)) -> (String, u64) {
     // Not the best, some of whose choices the processor decides.
     let kernels = Kernels::new(Isa::Scalar).unwrap();
-    (format!("{name}, rows: {rows}"), count(|| work(kernels)))
+    (format!("{name}, rows: {rows}"), count_operations(|| work(kernels)))
 }
 
 /// Packing, and a panel of each type times what was packed.

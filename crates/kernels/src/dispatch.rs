@@ -9,7 +9,7 @@ use crate::vector::{Avx2, Avx512};
 #[cfg(target_arch = "aarch64")]
 use crate::vector::Neon;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "counting"))]
 use crate::vector::counted;
 
 /// The kernels of one instruction set that this machine is known to have. All operations are methods of it.
@@ -67,7 +67,7 @@ impl Kernels {
 
     /// Runs `kernel` on the chosen instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "counting"))]
         if counted::is_counting() {
             // SAFETY: `Counted` is plain Rust.
             return unsafe { kernel.run::<counted::Counted>() };

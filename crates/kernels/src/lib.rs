@@ -44,3 +44,5 @@ pub use quantize::{ActivationGroup, ActivationGroupMut, ActivationType, Activati
 pub use recurrent::{CausalConv, Columns, ColumnsMut, Decay, LinearStep, ScanStep};
 pub use route::{GroupLimit, GroupScore, Normalise, RouteError, RouteRule, Router, Scoring};
 pub use sum_exp::exp_f64;
+#[cfg(any(test, feature = "counting"))]
+pub use vector::counted::count as count_operations;

@@ -2,6 +2,8 @@
 //! them on the path of AVX2, with one thread.
 
 mod recorded;
+#[cfg(test)]
+mod whole_models;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -43,8 +45,27 @@ const CASES: [Case; 8] = [
     case("Q4_K_M experts, decode of 8 after 300", ("tiny-moe", "Q4_K_M"), DECODE),
 ];
 
-/// The test that prints the operations of AVX-512.
-const PRINT_OPERATIONS: &str = "counts::print_operations";
+/// A file of operations on registers like those of AVX-512, and the package and test that print them.
+struct Operations {
+    file: &'static str,
+    package: &'static str,
+    target: &'static str,
+    print: &'static str,
+}
+
+const KERNEL_OPERATIONS: Operations = Operations {
+    file: "avx512",
+    package: "goldcrest-kernels",
+    target: "--lib",
+    print: "counts::print_operations",
+};
+
+const MODEL_OPERATIONS: Operations = Operations {
+    file: "avx512-models",
+    package: "xtask",
+    target: "--bins",
+    print: "count::whole_models::print_operations",
+};
 
 /// Counts, and compares with what is recorded: false if something became slower.
 pub fn check(cargo: &Path, workspace: &Path) -> Result<bool, Box<dyn Error>> {
@@ -74,10 +95,11 @@ pub fn record(cargo: &Path, workspace: &Path, reason: &str) -> Result<(), Box<dy
     if reason.trim().is_empty() || reason.contains(['\t', '\n']) {
         return Err("--record needs a reason, in one line and without tabs".into());
     }
-    let kinds = [
-        ("avx512", operations(cargo, workspace)?, None),
-        ("avx2", instructions(cargo, workspace)?, Some(compiler()?)),
-    ];
+    let mut kinds = Vec::new();
+    for kind in [KERNEL_OPERATIONS, MODEL_OPERATIONS] {
+        kinds.push((kind.file, operations(cargo, workspace, &kind)?, None));
+    }
+    kinds.push(("avx2", instructions(cargo, workspace)?, Some(compiler()?)));
     for (name, counts, compiler) in kinds {
         let path = file(workspace, name);
         let mut recorded = Recorded::open(&path)?;
@@ -99,16 +121,16 @@ fn compiler() -> Result<String, Box<dyn Error>> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Vector operations, by the tests of the kernels.
-fn operations(cargo: &Path, workspace: &Path) -> Result<Vec<Count>, Box<dyn Error>> {
+/// Vector operations, by a test that prints them.
+fn operations(cargo: &Path, workspace: &Path, kind: &Operations) -> Result<Vec<Count>, Box<dyn Error>> {
     let output = Command::new(cargo)
-        .args(["test", "--package=goldcrest-kernels", "--lib", "--quiet", "--"])
-        .args(["--ignored", "--exact", "--nocapture", PRINT_OPERATIONS])
+        .args(["test", "--quiet", "--package", kind.package, kind.target, "--"])
+        .args(["--ignored", "--exact", "--nocapture", kind.print])
         .current_dir(workspace)
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
-        return Err(format!("{PRINT_OPERATIONS} failed").into());
+        return Err(format!("{} failed", kind.print).into());
     }
     let text = String::from_utf8(output.stdout)?;
     Ok(text.lines().filter_map(Count::parse).collect())

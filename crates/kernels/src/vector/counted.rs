@@ -20,8 +20,9 @@ thread_local! {
     static OPERATIONS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Runs the kernels that `work` calls on [`Counted`], and says how many operations they were.
-pub(crate) fn count(work: impl FnOnce()) -> u64 {
+/// Runs the kernels that `work` calls on this thread on registers like those of AVX-512, and says how many operations they were. The
+/// processor need not have any.
+pub fn count(work: impl FnOnce()) -> u64 {
     OPERATIONS.set(Some(0));
     work();
     OPERATIONS.take().unwrap_or_default()

@@ -7,7 +7,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(test)]
+#[cfg(any(test, feature = "counting"))]
 pub(crate) mod counted;
 #[cfg(target_arch = "aarch64")]
 mod neon;
