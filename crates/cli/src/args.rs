@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use goldcrest_engine::sample::SamplingParams;
 use goldcrest_engine::{Activations, EngineOptions, Eviction, ExpertOptions, Isa, KvElement};
 
+use crate::memory::{MemoryArgs, PlanArgs, memory_size};
 use crate::ranges::Range;
 
 const MODEL_HELP: &str = "Path of a file or folder, an alias, or org/name[@revision][:quant] of the hub";
@@ -24,6 +25,8 @@ pub enum Command {
     Run(RunArgs),
     /// Show what a model is
     Show(ShowArgs),
+    /// Show what a model takes of memory, before anything is loaded
+    Plan(PlanArgs),
     /// Show the token ids of a text
     Tokenize(TokenizeArgs),
     /// Write the logits of every position of a sequence to a safetensors file
@@ -243,6 +246,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
+    pub memory: MemoryArgs,
+    #[command(flatten)]
     pub engine: EngineArgs,
 }
 
@@ -451,6 +456,8 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N,N,...", value_delimiter = ',', value_parser = positive(), help_heading = "Engine")]
     pub threads: Vec<usize>,
     #[command(flatten)]
+    pub memory: MemoryArgs,
+    #[command(flatten)]
     pub arithmetic: ArithmeticArgs,
 }
 
@@ -471,36 +478,12 @@ pub struct ListArgs {
 }
 
 /// A count of at least one.
-fn positive() -> impl TypedValueParser<Value = usize> {
+pub fn positive() -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u64).range(1..).try_map(usize::try_from)
 }
 
 fn isa() -> impl TypedValueParser<Value = Isa> {
     PossibleValuesParser::new(["scalar", "avx2", "avx512", "neon"]).try_map(|name| name.parse::<Isa>())
-}
-
-/// A number of bytes: `N`, or with a unit of 1000 (`kB`, `MB`, `GB`) or of 1024 (`KiB`, `MiB`, `GiB`).
-fn memory_size(text: &str) -> Result<usize, String> {
-    let wrong = || format!("{text:?} is no size: a number is needed, with B, kB, MB, GB, KiB, MiB or GiB after it");
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit: f64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "kb" => 1e3,
-        "mb" => 1e6,
-        "gb" => 1e9,
-        "kib" => 1024.0,
-        "mib" => 1024.0 * 1024.0,
-        "gib" => 1024.0 * 1024.0 * 1024.0,
-        _ => return Err(wrong()),
-    };
-    let bytes = number.parse::<f64>().map_err(|_| wrong())? * unit;
-    if bytes < 1.0 || bytes >= usize::MAX as f64 {
-        return Err(wrong());
-    }
-    Ok(bytes as usize)
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {

@@ -5,6 +5,7 @@ mod chat;
 mod commands;
 mod input;
 mod interrupt;
+mod memory;
 mod model;
 mod output;
 mod progress;

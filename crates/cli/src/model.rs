@@ -26,9 +26,19 @@ pub struct Model {
 impl Model {
     /// Finds, downloads where needed and loads a model; `raw` leaves its chat template out.
     pub fn open(args: &ModelArgs, options: EngineOptions, raw: bool) -> anyhow::Result<Model> {
+        Model::open_fit(args, |_| Ok(options), raw)
+    }
+
+    /// As [`Model::open`], with options that depend on the model.
+    pub fn open_fit(
+        args: &ModelArgs,
+        options: impl FnOnce(&Checkpoint) -> anyhow::Result<EngineOptions>,
+        raw: bool,
+    ) -> anyhow::Result<Model> {
         let path = locate(args)?;
         let started = Instant::now();
         let checkpoint = Checkpoint::open(&path)?;
+        let options = options(&checkpoint).with_context(|| format!("cannot run {}", path.display()))?;
         let open_prompts = || {
             if raw {
                 Prompts::without_template(&checkpoint)

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::args::RunArgs;
 use crate::interrupt;
+use crate::memory::LIMITED_CONTEXT;
 use crate::model::Model;
 use crate::output::{UsageError, note, rate, size, tell};
 
@@ -28,6 +29,15 @@ pub struct Settings {
     pub system: Option<String>,
 }
 
+/// Positions of prompt and reply together; under a limit, of which they take their part before they are used, fewer unless told.
+pub fn context(args: &RunArgs, trained: usize) -> usize {
+    let most = match args.memory.memory {
+        Some(_) => LIMITED_CONTEXT,
+        None => MAX_DEFAULT_CONTEXT,
+    };
+    args.context.unwrap_or(trained.min(most))
+}
+
 /// A model that replies.
 pub struct Speaker {
     model: Model,
@@ -41,7 +51,7 @@ pub struct Speaker {
 impl Speaker {
     pub fn new(args: &RunArgs, model: Model, steers: &[Steer]) -> anyhow::Result<Speaker> {
         let trained = model.engine.spec().context;
-        let context = args.context.unwrap_or(trained.min(MAX_DEFAULT_CONTEXT));
+        let context = context(args, trained);
         if context > trained {
             note(format_args!(
                 "a context of {context} tokens is more than the {trained} that the model was trained for"

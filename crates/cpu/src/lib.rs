@@ -3,6 +3,7 @@
 //! [`Cpu`] implements [`Backend`]. [`weights`] loads a checkpoint into panels, [`state`] holds what a sequence leaves behind, [`exec`] runs
 //! the ops. Results depend on none of the choices made here: threads, instruction set, rows of a call (ARCHITECTURE.md, "Numbers").
 
+mod budget;
 pub mod buffer;
 mod cgroup;
 mod exec;
@@ -16,17 +17,19 @@ pub mod threads;
 mod weights;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use goldcrest_format::{Checkpoint, DType, FormatError};
 use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement, RouteError};
 use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe, SavedSize};
 use goldcrest_model::plan::Plan;
 
+pub use budget::{Budget, Sequences};
 use buffer::{AllocError, SlabPool};
 use exec::{Scratch, Step, steps};
 use experts::ExpertStore;
-pub use experts::{Eviction, ExpertCounters, ExpertOptions};
+pub use experts::{Eviction, ExpertCounters, ExpertNeed, ExpertOptions};
+pub use memory::{available_bytes, most_resident_bytes};
 use pool::{Pool, PoolError};
 pub use state::{State, kv_bytes_per_token};
 use weights::Weights;
@@ -44,6 +47,8 @@ pub struct CpuOptions {
     pub max_rows: usize,
     /// `None`: all experts are loaded at once. Otherwise they are read when they are wanted.
     pub experts: Option<ExpertOptions>,
+    /// Weights are read past the system's page cache. Always so with `experts`.
+    pub spares_page_cache: bool,
 }
 
 impl Default for CpuOptions {
@@ -54,6 +59,7 @@ impl Default for CpuOptions {
             kv: KvElement::F16,
             max_rows: 512,
             experts: None,
+            spares_page_cache: false,
         }
     }
 }
@@ -152,6 +158,11 @@ impl Program {
         self.weights.bytes()
     }
 
+    /// Bytes in which calls have computed so far; at most [`Budget::scratch`].
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).bytes()
+    }
+
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -182,7 +193,12 @@ impl Backend for Cpu {
         let experts = experts.map(|options| ExpertStore::new(&plan, checkpoint, options));
         let experts = experts.transpose()?;
         let is_streamed = |id| experts.is_some() && plan.is_of_expert(id);
-        let weights = Weights::load(&plan, checkpoint, &self.pool, &is_streamed)?;
+        // Whoever has some of the weights read when they are wanted counts every byte.
+        let cached = match experts.is_some() || self.options.spares_page_cache {
+            true => weights::CachedPages::Avoid,
+            false => weights::CachedPages::Keep,
+        };
+        let weights = Weights::load(&plan, checkpoint, (&self.pool, cached), &is_streamed)?;
         let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows, self.pool.threads())?);
         Ok(Program {
             steps: steps(&plan),

@@ -6,13 +6,22 @@ use crate::cgroup::{ReadFile, folders};
 
 /// Whether there is no room for `bytes` twice: for a file's pages beside the weights that are made of them.
 pub fn is_scarce_for(bytes: usize) -> bool {
-    let available = available_bytes(&|path| std::fs::read_to_string(path).ok());
-    available.is_some_and(|available| available / 2 < bytes as u64)
+    available_bytes().is_some_and(|available| available / 2 < bytes as u64)
 }
 
-/// What the system could give without swapping, at most the least limit of the cgroups; none where neither is told.
-fn available_bytes(read: ReadFile) -> Option<u64> {
-    let system = read(Path::new("/proc/meminfo")).and_then(|text| parse_available(&text));
+/// What the system could give this process without swapping, at most the least limit of its cgroups; none where neither is told.
+pub fn available_bytes() -> Option<u64> {
+    available(&|path| std::fs::read_to_string(path).ok())
+}
+
+/// The most memory that this process has had so far; none where the system does not tell.
+pub fn most_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    parse_line(&status, "VmHWM:")
+}
+
+fn available(read: ReadFile) -> Option<u64> {
+    let system = read(Path::new("/proc/meminfo")).and_then(|text| parse_line(&text, "MemAvailable:"));
     let folders = folders(read, "memory", &["/sys/fs/cgroup/memory"]);
     let limit = |folder: &Path, file| read(&folder.join(file))?.trim().parse().ok();
     let limits_2 = folders
@@ -27,9 +36,9 @@ fn available_bytes(read: ReadFile) -> Option<u64> {
     system.into_iter().chain(limits_2).chain(limits_1).min()
 }
 
-/// The line `MemAvailable: N kB` of `/proc/meminfo`, in bytes.
-fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// The line `KEY N kB` of a file in `/proc`, in bytes.
+fn parse_line(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -43,7 +52,7 @@ mod tests {
     #[test]
     fn the_least_of_system_and_groups_counts() {
         let available = |membership: &str, limits: &[(&str, &str)]| {
-            available_bytes(&|path| {
+            super::available(&|path| {
                 let files = [("/proc/meminfo", MEMINFO), ("/proc/self/cgroup", membership)];
                 let mut files = files.iter().chain(limits);
                 files
@@ -68,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_not_told_limits_nothing() {
-        assert_eq!(available_bytes(&|_| None), None);
+        assert_eq!(super::available(&|_| None), None);
         for text in [
             "",
             "MemAvailable:",
@@ -76,7 +85,7 @@ mod tests {
             "MemAvailable: 5 MB",
             "MemAvailable: 99999999999999999999 kB",
         ] {
-            assert_eq!(parse_available(text), None, "{text}");
+            assert_eq!(parse_line(text, "MemAvailable:"), None, "{text}");
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::CpuError;
 use crate::buffer::HugeBuffer;
 use crate::pool::Pool;
 
-use load::CachedPages;
+pub use load::CachedPages;
 
 /// The panel type for weights of a file's type; `None`: they are decoded to f32.
 pub fn panel_type(dtype: DType) -> Option<PanelType> {
@@ -179,10 +179,10 @@ impl Weights {
     pub fn load(
         plan: &Plan,
         files: &TensorFiles,
-        pool: &Pool,
+        (pool, cached): (&Pool, CachedPages),
         streamed: &dyn Fn(MatrixId) -> bool,
     ) -> Result<Weights, CpuError> {
-        let mut weights = Self::load_matrices(files, &plan.matrices, pool, streamed)?;
+        let mut weights = Self::load_matrices(files, &plan.matrices, (pool, cached), streamed)?;
         let vectors = plan.vectors.iter().map(|vector| load_vector(files, vector));
         weights.vectors = vectors.collect::<Result<_, _>>()?;
         let ropes = plan.ropes.iter().map(|rope| RopeTable::load(rope, files));
@@ -190,32 +190,24 @@ impl Weights {
         Ok(weights)
     }
 
+    /// [`Weights::bytes`] of what [`Weights::load`] would load.
+    pub fn bytes_of(plan: &Plan, streamed: &dyn Fn(MatrixId) -> bool) -> usize {
+        let (_, bytes) = place(&plan.matrices, streamed);
+        let vectors = plan.vectors.iter().map(|vector| vector.len() * size_of::<f32>());
+        vectors.fold(bytes, usize::saturating_add)
+    }
+
     /// Without vectors and ropes.
     fn load_matrices(
         files: &TensorFiles,
         matrices: &[Matrix],
-        pool: &Pool,
+        (pool, cached): (&Pool, CachedPages),
         streamed: &dyn Fn(MatrixId) -> bool,
     ) -> Result<Weights, CpuError> {
-        let mut bytes = 0_usize;
-        let mut all = Vec::with_capacity(matrices.len());
-        for (id, matrix) in matrices.iter().enumerate() {
-            let mut panels = Panels::of(matrix);
-            if !streamed(MatrixId(id)) {
-                panels.start = Some(bytes);
-                // Saturated, so that a size beyond the address space is refused by the allocation.
-                bytes = bytes.saturating_add(panels.count().saturating_mul(panels.panel_bytes));
-            }
-            all.push(panels);
-        }
+        let (all, bytes) = place(matrices, streamed);
         let mut memory = HugeBuffer::zeroed(bytes)?;
         let resident = all.iter().zip(matrices).filter(|(panels, _)| panels.start.is_some());
         let (panels, matrices): (Vec<Panels>, Vec<&Matrix>) = resident.unzip();
-        // Whoever has some of the weights read when they are wanted counts every byte.
-        let cached = match all.iter().all(|panels| panels.start.is_some()) {
-            true => CachedPages::Keep,
-            false => CachedPages::Avoid,
-        };
         load::load_matrices(files, &matrices, &panels, &mut memory, (pool, cached))?;
         Ok(Weights {
             panels: memory,
@@ -252,6 +244,22 @@ impl Weights {
     pub fn bytes(&self) -> usize {
         self.panels.len() + self.vectors.iter().map(|vector| vector.len() * 4).sum::<usize>()
     }
+}
+
+/// The panels of all matrices, those that are not `streamed` one after the other, and the bytes of these.
+fn place(matrices: &[Matrix], streamed: &dyn Fn(MatrixId) -> bool) -> (Vec<Panels>, usize) {
+    let mut bytes = 0_usize;
+    let mut all = Vec::with_capacity(matrices.len());
+    for (id, matrix) in matrices.iter().enumerate() {
+        let mut panels = Panels::of(matrix);
+        if !streamed(MatrixId(id)) {
+            panels.start = Some(bytes);
+            // Saturated, so that a size beyond the address space is refused by the allocation.
+            bytes = bytes.saturating_add(panels.count().saturating_mul(panels.panel_bytes));
+        }
+        all.push(panels);
+    }
+    (all, bytes)
 }
 
 pub(crate) fn decode(files: &TensorFiles, info: &TensorInfo, out: &mut [f32]) -> Result<(), CpuError> {

@@ -17,7 +17,7 @@ use crate::fingerprint::fingerprint;
 use crate::session::{Session, SessionError};
 
 /// How an engine computes. `activations` and `kv` decide results; the rest decides only speed and memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineOptions {
     /// How products with quantised weights see their input. `None`: as suits the model ([`Engine::suited_activations`]).
     pub activations: Option<Activations>,
@@ -31,6 +31,9 @@ pub struct EngineOptions {
     pub max_rows: usize,
     /// `None`: all experts are loaded at once. Otherwise they are read when they are wanted, and kept as far as there is room.
     pub experts: Option<ExpertOptions>,
+    /// Weights are read past the system's page cache, whose pages count as the process's where memory is limited. Always so with `experts`.
+    /// The next start of the model is slower.
+    pub spares_page_cache: bool,
 }
 
 impl Default for EngineOptions {
@@ -42,6 +45,7 @@ impl Default for EngineOptions {
             isa: None,
             max_rows: 512,
             experts: None,
+            spares_page_cache: false,
         }
     }
 }
@@ -53,6 +57,19 @@ impl EngineOptions {
             activations: Some(Activations::F32),
             kv: KvElement::F32,
             ..EngineOptions::default()
+        }
+    }
+}
+
+impl From<&EngineOptions> for CpuOptions {
+    fn from(options: &EngineOptions) -> CpuOptions {
+        CpuOptions {
+            threads: options.threads,
+            isa: options.isa,
+            kv: options.kv,
+            max_rows: options.max_rows,
+            experts: options.experts,
+            spares_page_cache: options.spares_page_cache,
         }
     }
 }
@@ -102,13 +119,7 @@ impl Engine {
             return Err(OpenError::NoRows);
         }
         let spec = read_spec(checkpoint)?;
-        let backend = Cpu::new(CpuOptions {
-            threads: options.threads,
-            isa: options.isa,
-            kv: options.kv,
-            max_rows: options.max_rows,
-            experts: options.experts,
-        })?;
+        let backend = Cpu::new(CpuOptions::from(&options))?;
         let activations = options.activations.unwrap_or_else(|| Self::suited_activations(&spec));
         let program = backend.compile(Self::plan_of(&spec, activations), checkpoint)?;
         let fingerprint = fingerprint(&spec, checkpoint)?;
@@ -195,6 +206,11 @@ impl Engine {
     /// Bytes of weights in memory.
     pub fn weight_bytes(&self) -> usize {
         self.inner.program.weight_bytes()
+    }
+
+    /// Bytes in which calls have computed so far.
+    pub fn scratch_bytes(&self) -> usize {
+        self.inner.program.scratch_bytes()
     }
 
     /// What happened to experts that are read when they are wanted; none where all are loaded.

@@ -8,6 +8,7 @@ mod counters;
 mod digest;
 mod engine;
 mod fingerprint;
+mod fit;
 pub mod perplexity;
 pub mod sample;
 mod session;
@@ -16,9 +17,13 @@ pub mod steering;
 pub use capture::{Capture, CaptureError, CaptureRequest, Captured};
 pub use counters::{Counters, OpCounters, PhaseCounters};
 pub use engine::{Engine, EngineOptions, OpenError};
+pub use fit::{Fit, FitError};
 pub use goldcrest_cpu::probe::{PROBE_BYTES, PeakProbe, Peaks};
 pub use goldcrest_cpu::profile::Cost;
-pub use goldcrest_cpu::{CpuError, Eviction, ExpertCounters, ExpertOptions, kv_bytes_per_token};
+pub use goldcrest_cpu::{
+    Budget, CpuError, Eviction, ExpertCounters, ExpertOptions, Sequences, available_bytes, kv_bytes_per_token,
+    most_resident_bytes,
+};
 pub use goldcrest_kernels::{Isa, KvElement};
 pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
 pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};

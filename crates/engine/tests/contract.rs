@@ -362,7 +362,7 @@ fn an_engine_says_how_it_computes() {
         threads: Some(3),
         isa: Some(Isa::Scalar),
         max_rows: 7,
-        experts: None,
+        ..EngineOptions::default()
     };
     let engine = windowed(options);
     assert_eq!((engine.threads(), engine.isa()), (3, Isa::Scalar));

@@ -103,6 +103,15 @@ impl Activations {
         Activations::default()
     }
 
+    /// Most bytes that `rows` rows of `k` values take. `usize::MAX` if they are not countable.
+    pub fn most_bytes(activation_type: ActivationType, rows: usize, k: usize) -> usize {
+        let interleaved = rows.next_multiple_of(GROUP_ROWS_MAX);
+        activation_type
+            .row_words(k)
+            .saturating_mul(interleaved)
+            .saturating_mul(size_of::<u32>())
+    }
+
     /// Makes room for `rows` rows of `k` values, to be packed through [`Self::groups_mut`]. Allocates only to grow.
     ///
     /// # Panics
@@ -139,6 +148,8 @@ impl Activations {
                 words = end;
             }
         }
+        // No more than is needed: the memory is planned for.
+        self.words.reserve_exact(words.saturating_sub(self.words.len()));
         self.words.resize(words, 0);
         (self.activation_type, self.rows, self.k) = (activation_type, rows, k);
     }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use goldcrest_engine::{Chunk, Engine, EngineOptions, Interrupted, Op, OpOutput, Probe, Want, Watch};
+use goldcrest_engine::{
+    Chunk, Engine, EngineOptions, ExpertOptions, Fit, FitError, Interrupted, Op, OpOutput, Probe, Sequences, Want,
+    Watch,
+};
 use goldcrest_format::blocks::decode;
 use goldcrest_format::gguf::{Metadata, Value};
 use goldcrest_format::{Checkpoint, Config, DType};
@@ -221,7 +224,10 @@ impl Probe for Choices {
 
 /// Runs 256 random tokens: the logits of the last, and what the routers chose.
 fn feed(checkpoint: &Checkpoint) -> (Vec<f32>, Choices) {
-    let engine = Engine::open(checkpoint, EngineOptions::default()).unwrap();
+    feed_engine(&Engine::open(checkpoint, EngineOptions::default()).unwrap())
+}
+
+fn feed_engine(engine: &Engine) -> (Vec<f32>, Choices) {
     let vocabulary = engine.spec().vocabulary;
     let mut random = Random::of(5, [0, 0]);
     let ids: Vec<u32> = (0..256).map(|_| (random.next() % vocabulary as u64) as u32).collect();
@@ -239,6 +245,38 @@ fn feed(checkpoint: &Checkpoint) -> (Vec<f32>, Choices) {
     session.feed_watched(chunk, &mut logits, watch).unwrap();
     choices.0.retain(|counts| !counts.is_empty());
     (logits, choices)
+}
+
+/// What [`Fit`] chooses where not all experts fit.
+#[test]
+fn experts_read_under_a_limit_give_the_same_bits() {
+    let written = Written::new("limited", &request("tiny-moe", "Q4_K_M"));
+    let checkpoint = written.open();
+    let sequences = Sequences {
+        count: 1,
+        capacity: 256,
+    };
+    let options = EngineOptions {
+        experts: Some(ExpertOptions {
+            readers: 1,
+            ..ExpertOptions::default()
+        }),
+        ..EngineOptions::default()
+    };
+    let Err(FitError::TooLittle { least, .. }) = Fit::within(1, &checkpoint, &options, sequences) else {
+        panic!("a model in one byte");
+    };
+    let (resident, _) = feed(&checkpoint);
+    for more in [0, 1 << 20, 8 << 20] {
+        let limit = least.sum() + more;
+        let fit = Fit::within(limit, &checkpoint, &options, sequences).unwrap();
+        assert!(fit.sum() <= limit && fit.options.experts.is_some(), "{fit}");
+        let engine = Engine::open(&checkpoint, fit.options).unwrap();
+        assert_eq!(feed_engine(&engine).0, resident, "{fit}");
+        assert!(engine.expert_counters().is_some_and(|counters| counters.misses > 0));
+        assert!(engine.scratch_bytes() as u64 <= fit.budget.scratch, "{fit}");
+        assert_eq!(engine.weight_bytes() as u64, fit.budget.weights);
+    }
 }
 
 /// The part of all choices that the `most` experts most often chosen have, by layer.

@@ -5,6 +5,7 @@ mod capture;
 mod list;
 mod logits;
 mod perplexity;
+mod plan;
 mod pull;
 mod run;
 mod show;
@@ -36,6 +37,7 @@ pub fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Verify(args) => return verify::run(&args),
         Command::Perplexity(args) => return perplexity::run(&args),
         Command::Show(args) => show::run(&args)?,
+        Command::Plan(args) => plan::run(&args)?,
         Command::Tokenize(args) => tokenize::run(&args)?,
         Command::Logits(args) => logits::run(&args)?,
         Command::Capture(args) => capture::run(&args)?,

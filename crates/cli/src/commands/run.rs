@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use goldcrest::generate::Finish;
+use goldcrest_engine::Sequences;
 use goldcrest_engine::steering::{ControlVector, Operation, Steer};
+use goldcrest_format::Checkpoint;
+use goldcrest_model::read_spec;
 
 use super::Outcome;
 use crate::args::{RunArgs, SteerArg};
@@ -10,7 +13,7 @@ use crate::chat;
 use crate::input::Piped;
 use crate::model::Model;
 use crate::output::{UsageError, note};
-use crate::reply::{Speaker, message};
+use crate::reply::{Speaker, context, message};
 
 pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
     // How many tokens there are shows later; everything else is known to be right before a model is loaded.
@@ -20,15 +23,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
         .map_err(|error| UsageError(error.to_string()))?;
     let steers = args.steer.iter().map(open_steer).collect::<anyhow::Result<Vec<_>>>()?;
     let piped = Piped::start();
+    let options = |checkpoint: &Checkpoint| {
+        let capacity = context(args, read_spec(checkpoint)?.context);
+        let sequences = Sequences { count: 1, capacity };
+        args.memory.fit(checkpoint, args.engine.options(), sequences, 0)
+    };
+    let model = Model::open_fit(&args.model, options, args.raw)?;
     if args.prompt.is_none() && piped.is_none() {
-        let speaker = Speaker::new(
-            args,
-            Model::open(&args.model, args.engine.options(), args.raw)?,
-            &steers,
-        )?;
-        return chat::run(speaker, &args.model.model);
+        return chat::run(Speaker::new(args, model, &steers)?, &args.model.model);
     }
-    let model = Model::open(&args.model, args.engine.options(), args.raw)?;
     let prompt = whole_prompt(args, piped)?;
     let mut speaker = Speaker::new(args, model, &steers)?;
     let ids = speaker.prompt(&[message("user", &prompt)])?;

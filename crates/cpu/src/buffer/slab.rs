@@ -5,10 +5,15 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{AllocError, HugeBuffer, LINE_BYTES};
+use super::{AllocError, HUGE_PAGE_BYTES, HugeBuffer, LINE_BYTES};
 
 /// Bytes that are mapped at once; memory stands behind them once they are touched.
 const SLAB_BYTES: usize = 8 << 20;
+
+fn pieces_of_slab(piece_bytes: usize) -> usize {
+    let stride = piece_bytes.next_multiple_of(LINE_BYTES);
+    (SLAB_BYTES / stride.max(1)).max(1)
+}
 
 /// Memory in huge pages that is handed out in pieces, and taken back.
 ///
@@ -48,6 +53,14 @@ pub struct Piece {
 }
 
 impl SlabPool {
+    /// Memory that `count` pieces of `bytes` bytes take at most: whole huge pages.
+    pub fn most_bytes(bytes: usize, count: usize) -> usize {
+        let of_slab = pieces_of_slab(bytes);
+        let slab = of_slab.saturating_mul(bytes.next_multiple_of(LINE_BYTES));
+        let slabs = count.div_ceil(of_slab);
+        slabs.saturating_mul(slab.checked_next_multiple_of(HUGE_PAGE_BYTES).unwrap_or(usize::MAX))
+    }
+
     /// `bytes` bytes, all zero.
     ///
     /// # Errors
@@ -70,8 +83,7 @@ impl SlabPool {
 
 impl Slab {
     fn new(piece_bytes: usize) -> Result<Slab, AllocError> {
-        let stride = piece_bytes.next_multiple_of(LINE_BYTES);
-        Slab::with(piece_bytes, (SLAB_BYTES / stride.max(1)).max(1))
+        Slab::with(piece_bytes, pieces_of_slab(piece_bytes))
     }
 
     /// A slab of `count` pieces.

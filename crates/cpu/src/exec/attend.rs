@@ -3,14 +3,15 @@
 use std::ops::Range;
 
 use goldcrest_kernels::{
-    Alibi, Kernels, KvLayout, QueryRow, ScoreRule, SeenSlots, SlotSet, Visible, attention_state_len,
+    Alibi, Kernels, KvLayout, QueryRow, SEGMENT_POSITIONS, ScoreRule, SeenSlots, SlotSet, Visible, attention_state_len,
     clear_attention_states, visible_segments, visible_slots,
 };
-use goldcrest_model::plan::Op;
+use goldcrest_model::plan::{Kv, Op, Plan};
 use goldcrest_model::spec;
 
 use super::choose::chosen_slots;
 use super::rows::over_rows;
+use super::size::{Calls, resize_exact};
 use super::{Call, Row, split_buffers};
 use crate::pool::{Part, Parts, Tiles};
 use crate::{Cpu, CpuError, State};
@@ -116,6 +117,7 @@ fn rotated_as_keys<'a>(
         return Ok(query);
     }
     rotated.clear();
+    rotated.reserve_exact(query.len());
     rotated.extend_from_slice(query);
     over_rows(&cpu.pool, rotated, query_width, &|_, rows| {
         rotate_keys(cpu.kernels, layout, rows);
@@ -158,7 +160,7 @@ impl Attention<'_> {
         let kv_heads = self.heads / self.group;
         let len = self.group * attention_state_len(v_dim);
         let own_len = pool.threads() * len;
-        states.resize(own_len + self.rows.len() * kv_heads * most * len, 0.0);
+        resize_exact(states, own_len + self.rows.len() * kv_heads * most * len);
         let (own, of_segments) = states.split_at_mut(own_len);
         let items = Tiles::new(of_segments, len, (1, len));
         pool.run(&|_| {
@@ -202,7 +204,7 @@ impl Attention<'_> {
         let pool = &self.cpu.pool;
         let tile_tokens = (TILE_ROWS / self.group).max(1);
         let state_len = tile_tokens * self.group * attention_state_len(v_dim);
-        states.resize(state_len * pool.threads(), 0.0);
+        resize_exact(states, state_len * pool.threads());
         let states = Parts::of_slice(states, state_len, pool.threads());
         let tiles = Tiles::new(outputs, self.heads * v_dim, (tile_tokens, self.group * v_dim));
         pool.run(&|thread| {
@@ -326,6 +328,29 @@ impl Attention<'_> {
             },
         }
     }
+}
+
+/// Most bytes of attention states of an op; see [`Attention::run`].
+pub fn most_state_bytes(plan: &Plan, op: &Op, calls: Calls) -> usize {
+    let Op::Attend { kv, heads, visible, .. } = *op else {
+        return 0;
+    };
+    let Kv {
+        heads: kv_heads,
+        value_dim,
+        ..
+    } = plan.kvs[kv.0];
+    let group = heads / kv_heads;
+    let pair = group * attention_state_len(value_dim);
+    let seen = match visible {
+        spec::Visible::All => calls.capacity,
+        spec::Visible::Window(positions) | spec::Visible::Chunk(positions) => calls.capacity.min(positions),
+    };
+    // A window begins and ends in the middle of a segment.
+    let segments = seen.div_ceil(SEGMENT_POSITIONS) + 1;
+    let by_segment = (calls.threads + FEW_TILES * calls.threads * segments).saturating_mul(pair);
+    let by_tokens = calls.threads * (TILE_ROWS / group).max(1) * pair;
+    by_segment.max(by_tokens).saturating_mul(size_of::<f32>())
 }
 
 pub fn kernel_visible(visible: spec::Visible) -> Visible {

@@ -17,6 +17,13 @@ pub struct ChoiceScratch {
     places: Vec<u32>,
 }
 
+impl ChoiceScratch {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        (self.scores.capacity() + self.places.capacity()) * size_of::<f32>()
+    }
+}
+
 /// Stands in place of a position after the last chosen one.
 const NO_POSITION: f32 = -1.0;
 
@@ -85,6 +92,7 @@ impl Index<'_> {
         let positions = self.visible.positions(row.position);
         let ChoiceScratch { scores, places } = scratch;
         scores.clear();
+        scores.reserve_exact(positions.len());
         scores.resize(positions.len(), f32::NEG_INFINITY);
         let layer = self.states[row.part].layer(self.kv);
         let mut rest = &mut scores[..];

@@ -6,13 +6,14 @@ use goldcrest_kernels::{
     ActivationType, Activations as Packed, GROUP_ROWS_MAX, GroupLimit, GroupScore, Normalise, PANEL_ROWS,
     RouteRule as KernelRule, Router, Scoring,
 };
-use goldcrest_model::plan::{ExpertBank, ExpertLinears, ExpertsId, MatrixId, Op, VectorId};
+use goldcrest_model::plan::{ExpertBank, ExpertLinears, ExpertsId, MatrixId, Op, Plan, VectorId};
 use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
 use super::matmul::{PanelMemory, Weighted, activation_type, multiply, pack_groups};
 use super::products::{TILE_WEIGHT_BYTES, TILES_PER_THREAD, each_pair, each_row, part, tile_columns};
+use super::size::{Calls, resize_exact};
 use crate::experts::{ExpertStore, Lease, Projection};
 use crate::pool::{SharedTile, SharedTiles, TileOrder, of_rows};
 use crate::{Cpu, CpuError, Program};
@@ -32,6 +33,22 @@ pub struct ExpertScratch {
     /// In rising order of experts, then of rows.
     choices: Vec<Choice>,
     batch: BatchScratch,
+}
+
+impl ExpertScratch {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let BatchScratch {
+            packed,
+            input,
+            gate,
+            up,
+            output,
+            ..
+        } = &self.batch;
+        let numbers = [input, gate, up, output].map(Vec::capacity).iter().sum::<usize>();
+        numbers * size_of::<f32>() + packed.bytes() + self.choices.capacity() * size_of::<Choice>()
+    }
 }
 
 /// That an expert looks at a row of the call.
@@ -125,6 +142,7 @@ impl Call<'_, '_> {
         let out = &mut out[..rows * hidden];
         out.fill(0.0);
         scratch.choices.clear();
+        scratch.choices.reserve_exact(rows * k);
         let chosen = reads.get(ids, rows * k).iter().zip(reads.get(weights, rows * k));
         scratch
             .choices
@@ -171,6 +189,34 @@ fn batch_len(choices: &[Choice], most_experts: usize) -> usize {
         count += of_expert.len();
     }
     count
+}
+
+/// Most bytes of [`ExpertScratch`] that an op takes.
+pub fn most_expert_bytes(plan: &Plan, op: &Op, calls: Calls) -> usize {
+    let Op::Experts {
+        experts,
+        activations,
+        ids,
+        out,
+        ..
+    } = *op
+    else {
+        return 0;
+    };
+    let bank = &plan.experts[experts.0];
+    let (hidden, width) = (plan.buffer(out).width, plan.matrices[bank.up.matrices.start].outputs());
+    let all = calls.max_rows.saturating_mul(plan.buffer(ids).width);
+    // One expert may have every row.
+    let of_batch = all.min(BATCH_CHOICES.max(calls.max_rows));
+    // Every expert of a batch may have a group that is not full.
+    let packed_rows = of_batch.saturating_add((GROUP_ROWS_MAX - 1) * bank.count.min(of_batch));
+    let packed = Packed::most_bytes(activation_type(activations), packed_rows, hidden.max(width));
+    let numbers = of_batch.saturating_mul(2 * (hidden + width));
+    let choices = all.saturating_mul(size_of::<Choice>());
+    numbers
+        .saturating_mul(size_of::<f32>())
+        .saturating_add(packed)
+        .saturating_add(choices)
 }
 
 /// What the experts of one op share.
@@ -231,7 +277,7 @@ impl ExpertRun<'_> {
             .weights
             .matrix(MatrixId(self.bank.up.matrices.start))
             .outputs;
-        scratch.input.resize(choices.len() * self.hidden, 0.0);
+        resize_exact(&mut scratch.input, choices.len() * self.hidden);
         scratch.packed.reset_cut(self.kind, &scratch.cuts, self.hidden);
         pack_groups(self.cpu, &mut scratch.input, &mut scratch.packed, &|first, rows| {
             self.gather(&choices[first..], rows);
@@ -280,10 +326,10 @@ impl ExpertRun<'_> {
         let tile_bytes = has_groups.then_some(TILE_WEIGHT_BYTES.min(weights / (TILES_PER_THREAD * cpu.threads())));
         let tile_columns = tile_columns(width, panel_bytes, tile_bytes, cpu.threads());
         let mut tiles = SharedTiles::new(cuts, width, tile_columns, TileOrder::Columns);
-        up.resize(choices.len() * width, 0.0);
+        resize_exact(up, choices.len() * width);
         tiles.set(UP, up);
         if let Gating::Gated { .. } = self.bank.gating {
-            gate.resize(choices.len() * width, 0.0);
+            resize_exact(gate, choices.len() * width);
             tiles.set(GATE, gate);
         }
         let is_lost = AtomicBool::new(false);
@@ -361,7 +407,7 @@ impl ExpertRun<'_> {
         let tile_bytes = has_groups.then_some(weights / (TILES_PER_THREAD * cpu.threads()));
         let tile_columns = tile_columns(hidden, panel_bytes, tile_bytes, cpu.threads());
         let mut tiles = SharedTiles::of_columns(hidden, tile_columns);
-        output.resize(choices.len() * hidden, 0.0);
+        resize_exact(output, choices.len() * hidden);
         tiles.set(0, output);
         tiles.set(1, out);
         cpu.pool.run(&|_| {

@@ -15,6 +15,13 @@ pub struct HeadScratch {
     packed: Packed,
 }
 
+impl HeadScratch {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.rows.capacity() * size_of::<f32>() + self.packed.bytes()
+    }
+}
+
 impl Call<'_, '_> {
     pub fn head_matmul(
         &mut self,
@@ -40,6 +47,7 @@ impl Call<'_, '_> {
                 let base = tile.columns().start;
                 let head = base / outputs;
                 scratch.rows.clear();
+                scratch.rows.reserve_exact(rows * inputs);
                 for row in input.chunks_exact(input_width) {
                     scratch.rows.extend_from_slice(&row[head * inputs..][..inputs]);
                 }

@@ -9,6 +9,7 @@ mod matmul;
 mod products;
 mod recurrent;
 mod rows;
+mod size;
 mod steer;
 mod step;
 
@@ -23,6 +24,8 @@ use goldcrest_model::plan::{BufferId, Op, Plan, Rows};
 use crate::buffer::{AlignedVec, AllocError};
 use crate::pool::{PoolError, float_mode_is_default};
 use crate::{Cpu, CpuError, Program, State};
+
+pub use size::{Calls, most_scratch_bytes};
 
 /// Memory of a call that outlives it, so that calls allocate nothing.
 pub struct Scratch {
@@ -85,6 +88,20 @@ impl Scratch {
         })
     }
 
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let floats = |vec: &Vec<f32>| vec.capacity() * size_of::<f32>();
+        let buffers = self.buffers.iter().map(|buffer| size_of_val::<[f32]>(buffer));
+        let ropes = self.ropes.iter().map(|rope| floats(&rope.cos) + floats(&rope.sin));
+        let own = [&self.attention, &self.rotated, &self.line].map(floats);
+        let parts = [self.packed.bytes(), self.experts.bytes()];
+        let choices = self.choices.iter().map(choose::ChoiceScratch::bytes);
+        let heads = self.heads.iter().map(heads::HeadScratch::bytes);
+        let rows = self.rows.capacity() * size_of::<Row>();
+        let lists = buffers.chain(ropes).chain(own).chain(parts).chain(choices).chain(heads);
+        lists.sum::<usize>() + rows
+    }
+
     /// Lays out the rows of a call: sequence, position, rotation.
     fn prepare(&mut self, program: &Program, batch: Batch, states: &[&mut State]) {
         self.packed_of = None;
@@ -93,9 +110,13 @@ impl Scratch {
             let positions = state.length()..state.length() + tokens.ids.len();
             self.rows.extend(positions.map(|position| Row { part, position }));
         }
-        for (scratch, rope) in self.ropes.iter_mut().zip(program.weights.ropes()) {
-            scratch.cos.clear();
-            scratch.sin.clear();
+        let ropes = program.plan.ropes.iter().zip(program.weights.ropes());
+        for (scratch, (shape, rope)) in self.ropes.iter_mut().zip(ropes) {
+            let numbers = self.rows.len() * shape.rotary / 2;
+            for side in [&mut scratch.cos, &mut scratch.sin] {
+                side.clear();
+                side.reserve_exact(numbers);
+            }
             for (tokens, state) in batch.parts.iter().zip(states) {
                 let (frequencies, factor) = &*rope.frequencies(state.capacity());
                 for position in state.length()..state.length() + tokens.ids.len() {

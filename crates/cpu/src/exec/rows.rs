@@ -145,6 +145,7 @@ impl Call<'_, '_> {
         let mut values = value.map_or(&[][..], |value| &buffers[value.0][..rows.len() * value_width]);
         if layout.element.is_quantized() {
             rotated.clear();
+            rotated.reserve_exact(keys.len() + values.len());
             rotated.extend(keys.iter().chain(values));
             let (rotated_keys, rotated_values) = rotated.split_at_mut(keys.len());
             over_rows(&cpu.pool, rotated_keys, key_width, &|_, keys| {

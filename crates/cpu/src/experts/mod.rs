@@ -20,8 +20,9 @@ use goldcrest_model::plan::{ExpertBank, ExpertsId, Plan};
 use goldcrest_model::spec::Matrix;
 
 use crate::CpuError;
-use crate::buffer::Piece;
+use crate::buffer::{HUGE_PAGE_BYTES, Piece};
 use crate::weights::Panels;
+use crate::weights::window::Window;
 
 use cache::{Cache, Chosen, Presence};
 pub use layout::Place;
@@ -46,6 +47,16 @@ pub struct ExpertOptions {
     pub eviction: Eviction,
     /// Threads that read.
     pub readers: usize,
+}
+
+impl Default for ExpertOptions {
+    fn default() -> Self {
+        ExpertOptions {
+            bytes: 0,
+            eviction: Eviction::default(),
+            readers: ExpertOptions::READERS,
+        }
+    }
 }
 
 impl ExpertOptions {
@@ -94,12 +105,21 @@ struct Expert {
     matrices: Vec<Matrix>,
 }
 
-impl ExpertStore {
-    /// Makes room and starts the readers; reads nothing.
-    ///
-    /// # Errors
-    /// [`CpuError::ExpertMemory`] if not even one expert fits; [`CpuError::Alloc`], [`CpuError::Reader`].
-    pub fn new(plan: &Plan, files: &TensorFiles, options: ExpertOptions) -> Result<ExpertStore, CpuError> {
+/// All experts of a plan, and how they lie in memory.
+struct Experts {
+    experts: Vec<Expert>,
+    /// See [`ExpertStore::firsts`].
+    firsts: Vec<usize>,
+    layouts: Vec<Layout>,
+    block_bytes: usize,
+    /// Of all experts.
+    all_blocks: usize,
+    /// Of the largest expert.
+    most_blocks: usize,
+}
+
+impl Experts {
+    fn of(plan: &Plan) -> Experts {
         let mut shapes: Vec<(Vec<Panels>, usize)> = Vec::new();
         let mut experts = Vec::new();
         let mut firsts = Vec::new();
@@ -128,6 +148,63 @@ impl ExpertStore {
             .map(|(layout, (_, count))| layout.blocks * count)
             .sum();
         let most_blocks = layouts.iter().map(|layout| layout.blocks).max().unwrap_or(0);
+        Experts {
+            experts,
+            firsts,
+            layouts,
+            block_bytes,
+            all_blocks,
+            most_blocks,
+        }
+    }
+}
+
+/// What the experts of a plan take of memory where they are read when they are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertNeed {
+    /// For the largest expert alone.
+    pub least: u64,
+    /// For all.
+    pub all: u64,
+    /// What one thread reads into.
+    pub reader: u64,
+}
+
+impl ExpertNeed {
+    /// Reads nothing; none without experts.
+    ///
+    /// # Errors
+    /// [`CpuError::MissingTensor`].
+    pub fn of(plan: &Plan, files: &TensorFiles) -> Result<Option<ExpertNeed>, CpuError> {
+        if plan.experts.is_empty() {
+            return Ok(None);
+        }
+        let experts = Experts::of(plan);
+        let window_bytes = readers::window_bytes(files, &experts.experts, &experts.layouts)?;
+        // Blocks lie in huge pages, the last of which need not be full.
+        let blocks = |count: usize| (count * experts.block_bytes).next_multiple_of(HUGE_PAGE_BYTES) as u64;
+        Ok(Some(ExpertNeed {
+            least: blocks(experts.most_blocks),
+            all: blocks(experts.all_blocks),
+            reader: Window::memory_bytes(window_bytes) as u64,
+        }))
+    }
+}
+
+impl ExpertStore {
+    /// Makes room and starts the readers; reads nothing.
+    ///
+    /// # Errors
+    /// [`CpuError::ExpertMemory`] if not even one expert fits; [`CpuError::Alloc`], [`CpuError::Reader`].
+    pub fn new(plan: &Plan, files: &TensorFiles, options: ExpertOptions) -> Result<ExpertStore, CpuError> {
+        let Experts {
+            experts,
+            firsts,
+            layouts,
+            block_bytes,
+            all_blocks,
+            most_blocks,
+        } = Experts::of(plan);
         let blocks = (options.bytes / block_bytes).min(all_blocks);
         if blocks < most_blocks {
             return Err(CpuError::ExpertMemory {
@@ -149,7 +226,7 @@ impl ExpertStore {
             capacity: blocks / most_blocks.max(1),
         };
         // One by one, so that those that run are told to end if another cannot start.
-        let window_bytes = store.shared.window_bytes()?;
+        let window_bytes = readers::window_bytes(files, &store.shared.experts, &store.shared.layouts)?;
         for index in 0..options.readers.max(1) {
             let reader = readers::start(&store.shared, index, window_bytes)?;
             store.readers.push(reader);

@@ -87,34 +87,34 @@ impl Shared {
         }
         Ok(())
     }
+}
 
-    /// Bytes of the longest stretch of a tensor that a block is made of.
-    pub fn window_bytes(&self) -> Result<usize, CpuError> {
-        let mut most = 0;
-        // Equal panels may be made of different types.
-        let mut seen: Vec<(usize, Vec<(DType, &Storage)>)> = Vec::new();
-        for expert in &self.experts {
-            let types = expert
-                .matrices
-                .iter()
-                .map(|matrix| (matrix.dtype, &matrix.storage))
-                .collect();
-            let kind = (expert.layout, types);
-            if seen.contains(&kind) {
-                continue;
-            }
-            seen.push(kind);
-            let layout = &self.layouts[expert.layout];
-            for Run { matrix, panels, .. } in (0..layout.blocks).flat_map(|block| layout.runs(block)) {
-                let shape: &Panels = &layout.matrices[matrix].panels;
-                let matrix = &expert.matrices[matrix];
-                let info = find(&self.files, &matrix.tensor)?;
-                let stored = PanelSource::new(&self.files, info, matrix)?.stored(shape, panels);
-                most = most.max((stored.end - stored.start).min(MOST_WINDOW_BYTES));
-            }
+/// Bytes of the longest stretch of a tensor that a block is made of.
+pub fn window_bytes(files: &TensorFiles, experts: &[Expert], layouts: &[Layout]) -> Result<usize, CpuError> {
+    let mut most = 0;
+    // Equal panels may be made of different types.
+    let mut seen: Vec<(usize, Vec<(DType, &Storage)>)> = Vec::new();
+    for expert in experts {
+        let types = expert
+            .matrices
+            .iter()
+            .map(|matrix| (matrix.dtype, &matrix.storage))
+            .collect();
+        let kind = (expert.layout, types);
+        if seen.contains(&kind) {
+            continue;
         }
-        Ok(most as usize)
+        seen.push(kind);
+        let layout = &layouts[expert.layout];
+        for Run { matrix, panels, .. } in (0..layout.blocks).flat_map(|block| layout.runs(block)) {
+            let shape: &Panels = &layout.matrices[matrix].panels;
+            let matrix = &expert.matrices[matrix];
+            let info = find(files, &matrix.tensor)?;
+            let stored = PanelSource::new(files, info, matrix)?.stored(shape, panels);
+            most = most.max((stored.end - stored.start).min(MOST_WINDOW_BYTES));
+        }
     }
+    Ok(most as usize)
 }
 
 /// Starts a reader, with a window of so many bytes.

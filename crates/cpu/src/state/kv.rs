@@ -122,6 +122,17 @@ impl KvPages {
         (pages, self.bytes_per_segment())
     }
 
+    /// Most pages that a sequence of `capacity` positions holds in calls of at most `max_rows` rows, and the bytes of each.
+    pub fn most_pages(&self, capacity: usize, max_rows: usize) -> (usize, usize) {
+        // While a call goes on, what its first row sees and what its last one writes.
+        let held = self.window.map_or(capacity, |window| window.saturating_add(max_rows));
+        let segments = held.div_ceil(SEGMENT_POSITIONS).saturating_add(1);
+        (
+            segments.min(capacity.div_ceil(SEGMENT_POSITIONS)),
+            self.bytes_per_segment(),
+        )
+    }
+
     pub fn bytes(&self) -> usize {
         self.pages.iter().flatten().map(|page| page.len()).sum()
     }

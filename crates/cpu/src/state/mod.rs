@@ -10,6 +10,7 @@ mod save;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use goldcrest_kernels::KvElement;
@@ -48,6 +49,22 @@ impl State {
             saturated: 0,
             saturated_now: 0,
         }
+    }
+
+    /// Memory that a state of `capacity` positions takes at most, in calls of at most `max_rows` rows; shared with no other.
+    pub fn most_bytes(plan: &Plan, element: KvElement, capacity: usize, max_rows: usize) -> usize {
+        let state = State::new(plan, element, capacity, &Arc::default());
+        let mut pages: BTreeMap<usize, usize> = BTreeMap::new();
+        for layer in &state.layers {
+            let (count, bytes) = layer.most_pages(capacity, max_rows);
+            *pages.entry(bytes).or_default() += count;
+        }
+        let of_pages = pages
+            .into_iter()
+            .map(|(bytes, count)| SlabPool::most_bytes(bytes, count));
+        // The committed one, and that of the call.
+        let memories = plan.recurrents.iter().map(|memory| 2 * memory.len * size_of::<f32>());
+        of_pages.chain(memories).fold(0, usize::saturating_add)
     }
 
     /// A second state at the same length, which goes its own way. Costs references, not copies.

@@ -32,7 +32,7 @@ fn loaded(checkpoint: &Checkpoint, matrix: &Matrix) -> Vec<Vec<f32>> {
     let weights = Weights::load_matrices(
         checkpoint,
         std::slice::from_ref(matrix),
-        &Pool::new(2).unwrap(),
+        (&Pool::new(2).unwrap(), CachedPages::Keep),
         &|_| false,
     )
     .unwrap();
@@ -184,7 +184,12 @@ fn a_file_that_shrank_is_an_error_that_names_the_tensor() {
         storage: Storage::Rows,
         scales: None,
     };
-    let refused = Weights::load_matrices(&checkpoint, &[matrix], &Pool::new(2).unwrap(), &|_| false);
+    let refused = Weights::load_matrices(
+        &checkpoint,
+        &[matrix],
+        (&Pool::new(2).unwrap(), CachedPages::Keep),
+        &|_| false,
+    );
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(matches!(refused, Err(CpuError::Weights { tensor, .. }) if tensor == "w"));
 }

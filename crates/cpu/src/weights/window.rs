@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use goldcrest_format::{FormatError, Source, TensorFiles, TensorInfo};
 
-use crate::buffer::{AllocError, HugeBuffer};
+use crate::buffer::{AllocError, HUGE_PAGE_BYTES, HugeBuffer};
 
 /// Bytes that a window has room for beside its stretch: for what lies elsewhere and is small.
 const SIDE_BYTES: usize = 256 << 10;
@@ -38,6 +38,12 @@ pub struct Window {
 }
 
 impl Window {
+    /// Memory that one for stretches of at most `bytes` takes: whole huge pages.
+    pub fn memory_bytes(bytes: usize) -> usize {
+        let rooms = [bytes, SIDE_BYTES].map(|bytes| Source::uncached_len(bytes).next_multiple_of(HUGE_PAGE_BYTES));
+        rooms.iter().sum()
+    }
+
     /// One for stretches of at most `bytes`.
     pub fn new(bytes: usize) -> Result<Window, AllocError> {
         Ok(Window {

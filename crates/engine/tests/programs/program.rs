@@ -129,12 +129,11 @@ pub fn programs() -> impl Strategy<Value = Program> {
         prop::sample::select(vec![1, 3, 5, 64_usize]),
     );
     let options = options.prop_map(|(activations, kv, threads, max_rows)| EngineOptions {
-        experts: None,
         activations: Some(activations),
         kv,
         threads: Some(threads),
-        isa: None,
         max_rows,
+        ..EngineOptions::default()
     });
     let steps = prop::collection::vec((prop_oneof![3 => Just(0_usize), 1 => Just(1)], steps()), 1..18);
     (0..MODELS.len(), options, steps).prop_map(|(model, options, steps)| Program { model, options, steps })

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use goldcrest_engine::{Chunk, Engine, EngineOptions, Want};
+use goldcrest_engine::{Chunk, Engine, EngineOptions, Want, most_resident_bytes};
 use goldcrest_format::Checkpoint;
 
 /// What it took to load a model.
@@ -33,15 +33,7 @@ pub fn load(checkpoint: &Checkpoint, opening: Duration, options: EngineOptions) 
         threads: engine.threads(),
         ready,
         first_token: opening + started.elapsed(),
-        peak_bytes: peak_bytes(),
+        peak_bytes: most_resident_bytes(),
     };
     Ok((engine, load))
-}
-
-/// The line `VmHWM: N kB` of this process's status.
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-    kib.checked_mul(1024)
 }

@@ -11,7 +11,7 @@ use std::io::{Write, stdout};
 use std::time::Instant;
 
 use anyhow::Context;
-use goldcrest_engine::EngineOptions;
+use goldcrest_engine::{EngineOptions, PROBE_BYTES, Sequences};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
 
@@ -43,6 +43,12 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         // One call has room for a row of each sequence.
         let max_rows = options.max_rows.max(sequences);
         let options = EngineOptions { max_rows, ..options };
+        let capacity = cases.iter().map(Case::positions).max().unwrap_or(1);
+        let count = sequences;
+        let probe = if args.roofline { PROBE_BYTES as u64 } else { 0 };
+        let options = args
+            .memory
+            .fit(&checkpoint, options, Sequences { count, capacity }, probe)?;
         let (engine, loaded) = load(&checkpoint, opening, options).with_context(cannot_run)?;
         loads.push(loaded);
         let weights = size(engine.weight_bytes() as u64);

@@ -1,0 +1,81 @@
+//! What a program takes of memory, known before anything is loaded.
+
+use goldcrest_format::TensorFiles;
+use goldcrest_model::plan::Plan;
+
+use crate::exec::{Calls, most_scratch_bytes};
+use crate::experts::ExpertNeed;
+use crate::state::State;
+use crate::threads::default_threads;
+use crate::weights::Weights;
+use crate::{CpuError, CpuOptions};
+
+/// Most bytes of each kind that a program and its sequences take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Matrices and vectors that are in memory from the start to the end.
+    pub weights: u64,
+    /// Experts that are in memory at a time, where they are read when they are wanted.
+    pub experts: u64,
+    /// What the threads that read experts read into.
+    pub readers: u64,
+    /// Keys and values, and recurrent memories.
+    pub state: u64,
+    /// What a call computes on the way to its logits.
+    pub scratch: u64,
+}
+
+/// Sequences that live at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    pub count: usize,
+    /// Most positions of each.
+    pub capacity: usize,
+}
+
+impl Budget {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        let Budget {
+            weights,
+            experts,
+            readers,
+            state,
+            scratch,
+        } = *self;
+        [weights, experts, readers, state, scratch]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+
+    /// What a program of `plan` takes with these options. Reads no weights.
+    ///
+    /// # Errors
+    /// [`CpuError::MissingTensor`].
+    pub fn of(
+        plan: &Plan,
+        files: &TensorFiles,
+        options: &CpuOptions,
+        sequences: Sequences,
+    ) -> Result<Budget, CpuError> {
+        let Sequences { count, capacity } = sequences;
+        let streamed = |id| options.experts.is_some() && plan.is_of_expert(id);
+        let calls = Calls {
+            max_rows: options.max_rows,
+            threads: options.threads.unwrap_or_else(default_threads),
+            capacity,
+            kv: options.kv,
+        };
+        let mut budget = Budget {
+            weights: Weights::bytes_of(plan, &streamed) as u64,
+            state: State::most_bytes(plan, options.kv, capacity, options.max_rows).saturating_mul(count) as u64,
+            scratch: most_scratch_bytes(plan, calls) as u64,
+            ..Budget::default()
+        };
+        if let Some((options, need)) = options.experts.zip(ExpertNeed::of(plan, files)?) {
+            budget.experts = need.all.min(options.bytes as u64);
+            budget.readers = need.reader * options.readers.max(1) as u64;
+        }
+        Ok(budget)
+    }
+}
