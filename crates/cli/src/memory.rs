@@ -85,7 +85,8 @@ fn limit(text: &str) -> Result<Limit, String> {
 
 /// A number of bytes: `N`, or with a unit of 1000 (`kB`, `MB`, `GB`) or of 1024 (`KiB`, `MiB`, `GiB`).
 pub fn memory_size(text: &str) -> Result<usize, String> {
-    let wrong = || format!("{text:?} is no size: a number is needed, with B, kB, MB, GB, KiB, MiB or GiB after it");
+    let wrong =
+        || format!("{text:?} is no size: a number above 0 is needed, with B, kB, MB, GB, KiB, MiB or GiB after it");
     let digits = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());

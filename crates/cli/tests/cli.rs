@@ -76,7 +76,7 @@ fn memory_is_planned_and_limited() {
         }
         let refused = refusal(&output(&words), 1);
         assert!(
-            refused.contains("are needed at least, and 1 MiB may be taken: "),
+            refused.contains("are needed at least, and 1048576 bytes may be taken: "),
             "{refused}"
         );
         // What it names is enough.
@@ -99,7 +99,16 @@ fn memory_is_planned_and_limited() {
         ))
     };
     assert_eq!(reply(&["--memory", "auto"]), reply(&[]));
-    assert!(refusal(&output(&["plan", &tiny(), "--memory", "much"]), 2).contains("is no size"));
+    for wrong in ["much", "0"] {
+        assert!(refusal(&output(&["plan", &tiny(), "--memory", wrong]), 2).contains("is no size"));
+    }
+    // Numbers at the end of what there is.
+    let most = usize::MAX.to_string();
+    assert!(refusal(&output(&["plan", &tiny(), "-t", &most]), 1).contains("threads asked for"));
+    results(&output(&["plan", &tiny(), "--context", &most]));
+    assert!(
+        refusal(&output(&["plan", &tiny(), "--context", &most, "--memory", "1GiB"]), 1).contains("are needed at least")
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use goldcrest_model::plan::Plan;
 
 use crate::exec::{Calls, most_scratch_bytes};
 use crate::experts::ExpertNeed;
+use crate::pool::{MAX_THREADS, PoolError};
 use crate::state::State;
 use crate::threads::default_threads;
 use crate::weights::Weights;
@@ -23,6 +24,8 @@ pub struct Budget {
     pub state: u64,
     /// What a call computes on the way to its logits.
     pub scratch: u64,
+    /// Those of the last token of each sequence.
+    pub logits: u64,
 }
 
 /// Sequences that live at the same time.
@@ -42,8 +45,9 @@ impl Budget {
             readers,
             state,
             scratch,
+            logits,
         } = *self;
-        [weights, experts, readers, state, scratch]
+        [weights, experts, readers, state, scratch, logits]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
@@ -51,7 +55,7 @@ impl Budget {
     /// What a program of `plan` takes with these options. Reads no weights.
     ///
     /// # Errors
-    /// [`CpuError::MissingTensor`].
+    /// [`CpuError::Pool`]: there cannot be so many threads; [`CpuError::MissingTensor`], [`CpuError::Weights`].
     pub fn of(
         plan: &Plan,
         files: &TensorFiles,
@@ -59,22 +63,30 @@ impl Budget {
         sequences: Sequences,
     ) -> Result<Budget, CpuError> {
         let Sequences { count, capacity } = sequences;
+        let threads = options.threads.unwrap_or_else(default_threads);
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(PoolError::ThreadCount { threads }.into());
+        }
         let streamed = |id| options.experts.is_some() && plan.is_of_expert(id);
         let calls = Calls {
             max_rows: options.max_rows,
-            threads: options.threads.unwrap_or_else(default_threads),
+            threads,
             capacity,
             kv: options.kv,
         };
+        // A row of each sequence; of several once more, before each gets its own.
+        let rows = if count > 1 { count.saturating_mul(2) } else { 1 };
+        let logits = rows.saturating_mul(plan.vocabulary).saturating_mul(size_of::<f32>());
         let mut budget = Budget {
             weights: Weights::bytes_of(plan, &streamed) as u64,
             state: State::most_bytes(plan, options.kv, capacity, options.max_rows).saturating_mul(count) as u64,
             scratch: most_scratch_bytes(plan, calls) as u64,
+            logits: logits as u64,
             ..Budget::default()
         };
         if let Some((options, need)) = options.experts.zip(ExpertNeed::of(plan, files)?) {
             budget.experts = need.all.min(options.bytes as u64);
-            budget.readers = need.reader * options.readers.max(1) as u64;
+            budget.readers = need.reader.saturating_mul(options.readers.max(1) as u64);
         }
         Ok(budget)
     }

@@ -193,7 +193,10 @@ impl Weights {
     /// [`Weights::bytes`] of what [`Weights::load`] would load.
     pub fn bytes_of(plan: &Plan, streamed: &dyn Fn(MatrixId) -> bool) -> usize {
         let (_, bytes) = place(&plan.matrices, streamed);
-        let vectors = plan.vectors.iter().map(|vector| vector.len() * size_of::<f32>());
+        let vectors = plan
+            .vectors
+            .iter()
+            .map(|vector| vector.len().saturating_mul(size_of::<f32>()));
         vectors.fold(bytes, usize::saturating_add)
     }
 

@@ -37,7 +37,7 @@ pub enum FitError {
     #[error(transparent)]
     Backend(#[from] CpuError),
     /// Even the least is more than there may be.
-    #[error("{} are needed at least, and {} may be taken: {least}", Mib(.least.sum()), Mib(*.limit))]
+    #[error("{} are needed at least, and {limit} bytes may be taken: {least}", Mib(.least.sum()))]
     TooLittle {
         /// What may be taken.
         limit: u64,
@@ -143,13 +143,14 @@ impl Fit {
     }
 
     /// What takes memory, and how much.
-    pub fn parts(&self) -> [(&'static str, u64); 6] {
+    pub fn parts(&self) -> [(&'static str, u64); 7] {
         [
             ("weights", self.budget.weights),
             ("experts", self.budget.experts),
             ("readers of experts", self.budget.readers),
             ("keys, values and states", self.budget.state),
             ("calls", self.budget.scratch),
+            ("logits", self.budget.logits),
             ("program and vocabulary", self.program),
         ]
     }

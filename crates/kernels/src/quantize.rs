@@ -105,7 +105,7 @@ impl Activations {
 
     /// Most bytes that `rows` rows of `k` values take. `usize::MAX` if they are not countable.
     pub fn most_bytes(activation_type: ActivationType, rows: usize, k: usize) -> usize {
-        let interleaved = rows.next_multiple_of(GROUP_ROWS_MAX);
+        let interleaved = rows.checked_next_multiple_of(GROUP_ROWS_MAX).unwrap_or(usize::MAX);
         activation_type
             .row_words(k)
             .saturating_mul(interleaved)

@@ -348,7 +348,8 @@ pub fn most_state_bytes(plan: &Plan, op: &Op, calls: Calls) -> usize {
     };
     // A window begins and ends in the middle of a segment.
     let segments = seen.div_ceil(SEGMENT_POSITIONS) + 1;
-    let by_segment = (calls.threads + FEW_TILES * calls.threads * segments).saturating_mul(pair);
+    let items = segments.saturating_mul(FEW_TILES * calls.threads);
+    let by_segment = items.saturating_add(calls.threads).saturating_mul(pair);
     let by_tokens = calls.threads * (TILE_ROWS / group).max(1) * pair;
     by_segment.max(by_tokens).saturating_mul(size_of::<f32>())
 }

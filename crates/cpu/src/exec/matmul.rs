@@ -134,13 +134,10 @@ impl<'a> Weighted<'a> {
     }
 }
 
-/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a group. Each panel is read once.
+/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a group.
 pub fn multiply(cpu: &Cpu, weighted: &Weighted, group: ActivationGroup, (out, base): (&mut Part<f32>, usize)) {
     let Weighted { panels, bias, .. } = weighted;
     let columns = out.columns().start - base..out.columns().end - base;
-    if columns.is_empty() {
-        return; // a thread without a share may stand in the middle of a panel
-    }
     let mut products = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
     let products = &mut products[..group.rows() * PANEL_ROWS];
     for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {

@@ -60,7 +60,7 @@ pub fn most_scratch_bytes(plan: &Plan, calls: Calls) -> usize {
     });
     let choices = most(&|op| match *op {
         // A score and a place of every position.
-        Op::ChooseKeys { .. } => calls.threads.saturating_mul(2 * floats(calls.capacity)),
+        Op::ChooseKeys { .. } => calls.threads.saturating_mul(floats(calls.capacity.saturating_mul(2))),
         _ => 0,
     });
     let attention = most(&|op| most_state_bytes(plan, op, calls));

@@ -57,13 +57,17 @@ impl State {
         let mut pages: BTreeMap<usize, usize> = BTreeMap::new();
         for layer in &state.layers {
             let (count, bytes) = layer.most_pages(capacity, max_rows);
-            *pages.entry(bytes).or_default() += count;
+            let all = pages.entry(bytes).or_default();
+            *all = all.saturating_add(count);
         }
         let of_pages = pages
             .into_iter()
             .map(|(bytes, count)| SlabPool::most_bytes(bytes, count));
         // The committed one, and that of the call.
-        let memories = plan.recurrents.iter().map(|memory| 2 * memory.len * size_of::<f32>());
+        let memories = plan
+            .recurrents
+            .iter()
+            .map(|memory| memory.len.saturating_mul(2 * size_of::<f32>()));
         of_pages.chain(memories).fold(0, usize::saturating_add)
     }
 

@@ -147,6 +147,8 @@ impl LanePairFunction for AddPositive {
 /// The places in `scores` of the `keep` largest, in rising order, or all if there are fewer. `places` is overwritten.
 pub fn choose_largest(scores: &[f32], keep: usize, places: &mut Vec<u32>) {
     places.clear();
+    // No more than is needed: the memory is planned for.
+    places.reserve_exact(scores.len());
     places.extend(0..scores.len() as u32);
     if keep < scores.len() {
         let rank = |a: &u32, b: &u32| by_rank(scores[*a as usize], scores[*b as usize]).then(a.cmp(b));

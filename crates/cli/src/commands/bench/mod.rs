@@ -44,11 +44,13 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let max_rows = options.max_rows.max(sequences);
         let options = EngineOptions { max_rows, ..options };
         let capacity = cases.iter().map(Case::positions).max().unwrap_or(1);
-        let count = sequences;
+        // What comes before is kept beside those that go on from it.
+        let count = sequences + usize::from(cases.iter().any(|case| case.depth > 0));
         let probe = if args.roofline { PROBE_BYTES as u64 } else { 0 };
         let options = args
             .memory
-            .fit(&checkpoint, options, Sequences { count, capacity }, probe)?;
+            .fit(&checkpoint, options, Sequences { count, capacity }, probe)
+            .with_context(cannot_run)?;
         let (engine, loaded) = load(&checkpoint, opening, options).with_context(cannot_run)?;
         loads.push(loaded);
         let weights = size(engine.weight_bytes() as u64);
