@@ -65,14 +65,14 @@ impl MemoryArgs {
         &self,
         checkpoint: &Checkpoint,
         options: EngineOptions,
-        sequences: Sequences,
+        sequences: impl FnOnce() -> anyhow::Result<Sequences>,
         aside: u64,
     ) -> anyhow::Result<EngineOptions> {
         let Some(limit) = self.memory else {
             return Ok(options);
         };
         let limit = limit.bytes()?.saturating_sub(aside);
-        Ok(Fit::within(limit, checkpoint, &options, sequences)?.options)
+        Ok(Fit::within(limit, checkpoint, &options, sequences()?)?.options)
     }
 }
 

@@ -84,7 +84,9 @@ impl Budget {
             logits: logits as u64,
             ..Budget::default()
         };
-        if let Some((options, need)) = options.experts.zip(ExpertNeed::of(plan, files)?) {
+        if let Some(options) = options.experts
+            && let Some(need) = ExpertNeed::of(plan, files)?
+        {
             budget.experts = need.all.min(options.bytes as u64);
             budget.readers = need.reader.saturating_mul(options.readers.max(1) as u64);
         }

@@ -182,6 +182,11 @@ impl Activations {
         size_of_val(&*self.words)
     }
 
+    /// Bytes held, for the most rows so far.
+    pub fn held_bytes(&self) -> usize {
+        self.words.capacity() * size_of::<u32>()
+    }
+
     /// The groups in the order of their rows: between two cuts as few as [`GROUP_ROWS_MAX`] allows, their sizes equal or one apart.
     pub fn groups(&self) -> impl ExactSizeIterator<Item = ActivationGroup<'_>> {
         self.groups_from(0..self.rows)

@@ -74,10 +74,7 @@ pub fn check(cargo: &Path, workspace: &Path) -> Result<bool, Box<dyn Error>> {
     let mut passed = true;
     for change in recorded.changes(&counts) {
         println!("{change}");
-        passed &= !matches!(
-            change,
-            Change::Grown { .. } | Change::Unknown { .. } | Change::Gone { .. }
-        );
+        passed &= !change.fails();
     }
     let compiler = compiler()?;
     if !passed {

@@ -57,6 +57,16 @@ pub enum Change {
     Gone { name: String },
 }
 
+impl Change {
+    /// Whether it has to be recorded before anything passes.
+    pub fn fails(&self) -> bool {
+        matches!(
+            self,
+            Change::Grown { .. } | Change::Unknown { .. } | Change::Gone { .. }
+        )
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mut compare = |count: &Count, before: u64, verdict: &str| {

@@ -24,8 +24,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
     let steers = args.steer.iter().map(open_steer).collect::<anyhow::Result<Vec<_>>>()?;
     let piped = Piped::start();
     let options = |checkpoint: &Checkpoint| {
-        let capacity = context(args, read_spec(checkpoint)?.context);
-        let sequences = Sequences { count: 1, capacity };
+        let sequences = || {
+            let capacity = context(args, read_spec(checkpoint)?.context);
+            Ok(Sequences { count: 1, capacity })
+        };
         args.memory.fit(checkpoint, args.engine.options(), sequences, 0)
     };
     let model = Model::open_fit(&args.model, options, args.raw)?;

@@ -47,7 +47,7 @@ impl ExpertScratch {
             ..
         } = &self.batch;
         let numbers = [input, gate, up, output].map(Vec::capacity).iter().sum::<usize>();
-        numbers * size_of::<f32>() + packed.bytes() + self.choices.capacity() * size_of::<Choice>()
+        numbers * size_of::<f32>() + packed.held_bytes() + self.choices.capacity() * size_of::<Choice>()
     }
 }
 

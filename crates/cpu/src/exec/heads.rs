@@ -18,7 +18,7 @@ pub struct HeadScratch {
 impl HeadScratch {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<f32>() + self.packed.bytes()
+        self.rows.capacity() * size_of::<f32>() + self.packed.held_bytes()
     }
 }
 

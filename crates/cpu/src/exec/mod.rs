@@ -94,7 +94,7 @@ impl Scratch {
         let buffers = self.buffers.iter().map(|buffer| size_of_val::<[f32]>(buffer));
         let ropes = self.ropes.iter().map(|rope| floats(&rope.cos) + floats(&rope.sin));
         let own = [&self.attention, &self.rotated, &self.line].map(floats);
-        let parts = [self.packed.bytes(), self.experts.bytes()];
+        let parts = [self.packed.held_bytes(), self.experts.bytes()];
         let choices = self.choices.iter().map(choose::ChoiceScratch::bytes);
         let heads = self.heads.iter().map(heads::HeadScratch::bytes);
         let rows = self.rows.capacity() * size_of::<Row>();

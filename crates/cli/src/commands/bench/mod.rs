@@ -49,7 +49,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let probe = if args.roofline { PROBE_BYTES as u64 } else { 0 };
         let options = args
             .memory
-            .fit(&checkpoint, options, Sequences { count, capacity }, probe)
+            .fit(&checkpoint, options, || Ok(Sequences { count, capacity }), probe)
             .with_context(cannot_run)?;
         let (engine, loaded) = load(&checkpoint, opening, options).with_context(cannot_run)?;
         loads.push(loaded);
