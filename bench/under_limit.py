@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -33,8 +34,7 @@ V2 = {"limit": "memory.max", "swap": "memory.swap.max", "peak": "memory.peak",
 
 def main():
     options, command = parse_options()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    exit_on_signals()
     # Opened before the run: a long measurement is not to be lost to a wrong path.
     report = open(options.report, "w", encoding="utf-8") if options.report else sys.stdout
     cold = [file for path in options.cold for file in files_of(path)]
@@ -47,6 +47,12 @@ def main():
         settings = {"command": shlex.join(command), "limit_bytes": options.limit, "cold": cold, "read_ahead_kib": options.read_ahead}
         print(json.dumps(settings | found), file=report)
     sys.exit(found["exit_status"] if found["signal"] is None else 128 + signal.Signals[found["signal"]])
+
+
+def exit_on_signals():
+    """So that what was set is put back."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def parse_options():
@@ -91,10 +97,14 @@ def drop(path):
     with open(path, "rb") as file:
         length = os.fstat(file.fileno()).st_size
         os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        left = resident(file.fileno(), length) if length else 0
-    if left:
-        sys.exit(f"error: {path}: {left} pages stay in the page cache (mapped by a process? in memory only? another's file?)")
+        # What the disk still reads for a process that was killed cannot be dropped yet.
+        for pause in (0, 0.1, 1, 5):
+            time.sleep(pause)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            left = resident(file.fileno(), length) if length else 0
+            if not left:
+                return
+    sys.exit(f"error: {path}: {left} pages stay in the page cache (mapped by a process? in memory only? another's file?)")
 
 
 def resident(file, length):
@@ -120,19 +130,24 @@ def read_ahead(kib, files):
     if kib is None:
         yield
         return
-    device = os.stat(files[0]).st_dev
-    name = f"{os.major(device)}:{os.minor(device)}"
-    # The last one is for partitions: the queue is the whole disk's.
-    settings = [f"/sys/{path}/read_ahead_kb" for path in (f"class/bdi/{name}", f"dev/block/{name}/queue", f"dev/block/{name}/../queue")]
-    setting = next(filter(os.path.exists, settings), None)
+    setting = read_ahead_setting(files[0])
     if not setting:
-        sys.exit(f"error: {files[0]}: its file system {name} has no read-ahead to set")
+        sys.exit(f"error: {files[0]}: its file system has no read-ahead to set")
     before = read(setting)
     try:
         write(setting, kib)
         yield
     finally:
         write(setting, before)
+
+
+def read_ahead_setting(path):
+    """The file that tells the read-ahead of the disk under a file; none where there is no such disk."""
+    device = os.stat(path).st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    # The last one is for partitions: the queue is the whole disk's.
+    folders = (f"class/bdi/{name}", f"dev/block/{name}/queue", f"dev/block/{name}/../queue")
+    return next(filter(os.path.exists, (f"/sys/{folder}/read_ahead_kb" for folder in folders)), None)
 
 
 @contextlib.contextmanager
@@ -150,9 +165,12 @@ def memory_group(limit):
         yield group, names
     finally:
         # A second Ctrl-C must not leave the group behind.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        remove(group)
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            remove(group)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def parent_group():
@@ -211,13 +229,16 @@ def remove(group):
         time.sleep(0.02)
 
 
-def measure(group, names, command):
+def measure(group, names, command, timeout=None, **streams):
+    """Runs a command in a group, with the standard streams given. After `timeout` seconds it is killed."""
     started = time.monotonic()
     try:
         # The child enters the group before it becomes the command, so that nothing of the command is missed.
-        child = subprocess.Popen(command, preexec_fn=lambda: write(os.path.join(group, "cgroup.procs"), 0))
+        child = subprocess.Popen(command, preexec_fn=lambda: write(os.path.join(group, "cgroup.procs"), 0), **streams)
     except (OSError, subprocess.SubprocessError) as error:
         sys.exit(f"error: {command[0]} does not start in the memory group: {error}")
+    if timeout is not None and not ends_within(child.pid, timeout):
+        os.kill(child.pid, signal.SIGKILL)
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.monotonic() - started
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -232,6 +253,15 @@ def measure(group, names, command):
             "end_rss_bytes": stat.get(names["rss"]),
             "end_cache_bytes": stat.get(names["cache"]),
             "read_bytes": usage.ru_inblock * 512}
+
+
+def ends_within(process, seconds):
+    """Whether a process ends within some seconds. It is not waited for, so its number stays its own."""
+    handle = os.pidfd_open(process)
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)
 
 
 def fields(group, name):

@@ -128,7 +128,7 @@ impl ArithmeticArgs {
                     EvictionArg::LeastFrequent => Eviction::LeastFrequent,
                     EvictionArg::LeastRecent => Eviction::LeastRecent,
                 },
-                readers: ExpertOptions::READERS,
+                ..ExpertOptions::default()
             }),
             ..EngineOptions::default()
         }

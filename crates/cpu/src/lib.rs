@@ -22,17 +22,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use goldcrest_format::{Checkpoint, DType, FormatError};
 use goldcrest_kernels::{Isa, IsaError, Kernels, KvElement, RouteError};
 use goldcrest_model::backend::{Backend, Batch, Interrupted, Probe, SavedSize};
-use goldcrest_model::plan::Plan;
+use goldcrest_model::plan::{MatrixId, Plan};
 
 pub use budget::{Budget, Sequences};
 use buffer::{AllocError, SlabPool};
-use exec::{Scratch, Step, steps};
-use experts::ExpertStore;
-pub use experts::{Eviction, ExpertCounters, ExpertNeed, ExpertOptions};
+use exec::{Scratch, Step, TableRows, ahead_limits, steps};
+pub use experts::{Eviction, ExpertCounters, ExpertNeed, ExpertOptions, Streamed};
+use experts::{ExpertStore, streamed_matrices};
 pub use memory::{available_bytes, most_resident_bytes};
 use pool::{Pool, PoolError};
 pub use state::{State, kv_bytes_per_token};
-use weights::Weights;
+use weights::{CachedPages, Weights};
 
 /// Choices of the CPU back end. Only `kv` changes results.
 #[derive(Clone, Copy, Debug)]
@@ -111,11 +111,13 @@ pub struct Cpu {
 
 /// A plan with its weights, ready to run.
 pub struct Program {
-    plan: Plan,
+    plan: Arc<Plan>,
     /// How the plan's ops are run.
     steps: Vec<Step>,
+    /// Of steps whose matrices are read when they are wanted: how far one may look ahead.
+    ahead_limits: Option<Vec<usize>>,
     weights: Weights,
-    /// Of a plan with experts that are not all in `weights`.
+    /// Of a plan whose matrices are not all in `weights`.
     experts: Option<ExpertStore>,
     kv_element: KvElement,
     /// Reused by every call; calls of one program follow each other.
@@ -175,7 +177,8 @@ impl Program {
     /// The ops that run as one, in order: the time of such a run is told after its first op. Before products, a norm and the packing of its
     /// rows are told by themselves.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
-        self.steps.iter().map(Step::ops)
+        // All but the last part of a step that was cut may have none.
+        self.steps.iter().map(Step::ops).filter(|ops| !ops.is_empty())
     }
 }
 
@@ -185,28 +188,30 @@ impl Backend for Cpu {
     type Error = CpuError;
 
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
-        if self.options.experts.is_some() && plan.experts.is_empty() {
+        let streamed = self.options.experts.map(|options| options.streamed);
+        if streamed == Some(Streamed::Experts) && plan.experts.is_empty() {
             return Err(CpuError::NoExperts);
         }
+        let plan = Arc::new(plan);
+        let steps = steps(&plan, ExpertOptions::most_step_bytes(streamed));
         // First, as it reads nothing and says what cannot be.
         let experts = self.options.experts;
-        let experts = experts.map(|options| ExpertStore::new(&plan, checkpoint, options));
+        let experts = experts.map(|options| ExpertStore::new(&plan, &steps, checkpoint, options));
         let experts = experts.transpose()?;
-        let is_streamed = |id| experts.is_some() && plan.is_of_expert(id);
-        // Whoever has some of the weights read when they are wanted counts every byte.
-        let cached = match experts.is_some() || self.options.spares_page_cache {
-            true => weights::CachedPages::Avoid,
-            false => weights::CachedPages::Keep,
-        };
+        let streamed_ids = streamed_matrices(&plan, streamed);
+        let is_streamed = |id: MatrixId| streamed_ids[id.0];
+        let cached = CachedPages::of(&self.options);
         let weights = Weights::load(&plan, checkpoint, (&self.pool, cached), &is_streamed)?;
-        let scratch = Mutex::new(Scratch::new(&plan, self.options.max_rows, self.pool.threads())?);
+        let tables = TableRows::new(&plan, &is_streamed)?;
+        let scratch = Scratch::new(&plan, self.options.max_rows, self.pool.threads(), tables)?;
         Ok(Program {
-            steps: steps(&plan),
+            ahead_limits: (streamed == Some(Streamed::All)).then(|| ahead_limits(&plan, &steps)),
+            steps,
             plan,
             weights,
             experts,
             kv_element: self.options.kv,
-            scratch,
+            scratch: Mutex::new(scratch),
         })
     }
 

@@ -10,6 +10,7 @@ mod tests;
 pub mod window;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use goldcrest_format::blocks::BlockError;
 use goldcrest_format::{DType, FormatError, TensorFiles, TensorInfo};
@@ -154,6 +155,11 @@ impl Panels {
         }
     }
 
+    /// Of those of a whole matrix the ones of some outputs, which begin with a panel.
+    pub fn of_columns(&self, outputs: Range<usize>) -> Panels {
+        Panels::unplaced(self.panel_type, outputs.len(), self.k)
+    }
+
     pub fn count(&self) -> usize {
         self.outputs.div_ceil(PANEL_ROWS)
     }
@@ -161,6 +167,11 @@ impl Panels {
     /// Bytes of memory, the last panel in full.
     pub fn bytes(&self) -> u64 {
         (self.count() * self.panel_bytes) as u64
+    }
+
+    /// Whether they are in memory from the start to the end.
+    pub fn is_resident(&self) -> bool {
+        self.start.is_some()
     }
 
     /// Bytes of one row.

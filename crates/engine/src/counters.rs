@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use goldcrest_cpu::Program;
 use goldcrest_cpu::profile::{CallShape, Chosen, Cost};
 use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
-use goldcrest_model::plan::{BufferId, Op, OpKind, Plan};
+use goldcrest_model::plan::{ExpertsId, Op, OpKind, Plan};
 
 /// Counts of a session. Time and cost of a call that it shared with others are those of the whole call.
 #[derive(Clone, Debug, Default)]
@@ -164,14 +164,10 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
         }
     }
 
-    /// The choices of the router at `index`, whose ids are in the buffer `chosen`.
-    fn count_chosen(&mut self, index: usize, chosen: BufferId, ids: &[f32]) -> Chosen {
-        let experts = self.plan.ops[index..].iter().find_map(|op| match *op {
-            Op::Experts { experts, ids, .. } if ids == chosen => Some(self.plan.experts[experts.0].count),
-            _ => None,
-        });
+    /// The choices of a router among `experts`.
+    fn count_chosen(&mut self, experts: ExpertsId, ids: &[f32]) -> Chosen {
         self.met.clear();
-        self.met.resize(experts.unwrap_or(0), false);
+        self.met.resize(self.plan.experts[experts.0].count, false);
         let mut pairs = 0;
         for id in ids {
             if let Some(met) = self.met.get_mut(*id as usize) {
@@ -201,8 +197,8 @@ impl Probe for CountingProbe<'_, '_> {
         let now = Instant::now();
         self.times[index] = now - self.last;
         self.last = now;
-        if let (Op::Route { ids: buffer, .. }, OpOutput::Routes { ids, .. }) = (op, output) {
-            let chosen = self.count_chosen(index, *buffer, ids);
+        if let (Op::Route { experts, .. }, OpOutput::Routes { ids, .. }) = (op, output) {
+            let chosen = self.count_chosen(*experts, ids);
             self.choices.push(chosen);
         }
         let passed_on = match &mut *self.next {

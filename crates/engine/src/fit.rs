@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use goldcrest_cpu::{Budget, CpuError, CpuOptions, ExpertNeed, ExpertOptions, Sequences};
+use goldcrest_cpu::buffer::HUGE_PAGE_BYTES;
+use goldcrest_cpu::{Budget, CpuError, CpuOptions, ExpertNeed, ExpertOptions, Sequences, Streamed};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::plan::Plan;
 use goldcrest_model::read::{SpecError, read_spec};
@@ -13,6 +14,8 @@ use crate::{Engine, EngineOptions};
 const PROGRAM_BYTES: u64 = 48 << 20;
 /// What a word of the vocabulary takes, with all that leads to it: at most 200 in vocabularies of 49,000 to 262,000 words.
 const WORD_BYTES: u64 = 256;
+/// What a matrix takes beside its elements: names, places, what is known of it. Mixtures have tens of thousands.
+const MATRIX_BYTES: u64 = 1 << 10;
 
 /// Rows of a call that are looked at, the largest first.
 const ROWS: [usize; 8] = [4096, 2048, 1024, 512, 256, 128, 64, 32];
@@ -61,12 +64,16 @@ impl Fit {
     /// # Errors
     /// [`FitError`], but [`FitError::TooLittle`].
     pub fn of(checkpoint: &Checkpoint, options: &EngineOptions, sequences: Sequences) -> Result<Fit, FitError> {
-        Model::open(checkpoint, options)?.fit(*options, sequences)
+        let model = Model::open(checkpoint, options)?;
+        let streamed = options.experts.map(|experts| experts.streamed);
+        let need = streamed.map(|streamed| ExpertNeed::of(&model.plan, checkpoint, streamed));
+        let need = need.transpose()?.flatten();
+        model.fit(*options, need.as_ref(), sequences)
     }
 
     /// In at most `limit` bytes. Everything in memory where that fits, if need be with fewer rows a call than `options` say. Else experts
-    /// are read when they are wanted, and calls have more rows, so that a prompt reads each of them less often; `options` say by whom
-    /// they are read and how they are kept.
+    /// are read when they are wanted, or where that is not enough all weights of products, and calls have more rows, so that a prompt
+    /// reads each of them less often; `options` say by whom they are read and how they are kept.
     ///
     /// # Errors
     /// [`FitError`].
@@ -77,42 +84,47 @@ impl Fit {
         sequences: Sequences,
     ) -> Result<Fit, FitError> {
         let model = Model::open(checkpoint, options)?;
-        let with = |experts, max_rows| {
-            let options = EngineOptions {
-                max_rows,
-                experts,
-                // Memory groups count it.
-                spares_page_cache: true,
-                ..*options
-            };
-            model.fit(options, sequences)
+        let options = EngineOptions {
+            // Memory groups count it.
+            spares_page_cache: true,
+            ..*options
         };
         // A call has room for a row of each sequence.
-        let rows = ROWS.map(|rows| rows.max(sequences.count));
-        let fewest = rows[rows.len() - 1];
-        let fewer = rows.into_iter().filter(|rows| *rows < options.max_rows);
+        let fewest = ROWS[ROWS.len() - 1].min(options.max_rows).max(sequences.count);
+        let rows = ROWS.into_iter().filter(|rows| *rows > fewest).chain([fewest]);
+        let fewer = rows.clone().filter(|rows| *rows < options.max_rows);
+        let with = |experts, max_rows| EngineOptions {
+            experts,
+            max_rows,
+            ..options
+        };
+        let mut least = model.fit(with(None, fewest), None, sequences)?;
         for rows in [options.max_rows].into_iter().chain(fewer) {
-            let resident = with(None, rows)?;
+            let resident = model.fit(with(None, rows), None, sequences)?;
             if resident.sum() <= limit {
                 return Ok(resident);
             }
         }
-        let mut least = with(None, fewest)?;
-        if let Some(need) = ExpertNeed::of(&model.plan, checkpoint)? {
+        // What a token needs little of before what every token needs all of.
+        for streamed in [Streamed::Experts, Streamed::All] {
+            let Some(need) = ExpertNeed::of(&model.plan, checkpoint, streamed)? else {
+                continue;
+            };
             let experts = ExpertOptions {
+                streamed,
                 bytes: need.least as usize,
                 ..options.experts.unwrap_or_default()
             };
-            for rows in rows {
-                let streamed = with(Some(experts), rows)?;
-                // Rows take memory from experts: no more than an eighth, but where there is no other way.
-                let room = streamed.room_for_experts(limit);
-                let suits = rows <= sequences.capacity && streamed.budget.scratch <= room / 8;
-                if streamed.sum() <= limit && (suits || rows == fewest) {
-                    return Ok(streamed.filled(limit, need));
+            for rows in rows.clone() {
+                let fit = model.fit(with(Some(experts), rows), Some(&need), sequences)?;
+                // Rows take memory from weights: no more than an eighth, but where there is no other way.
+                let room = fit.room_for_weights(limit);
+                let suits = rows <= sequences.capacity && fit.budget.scratch <= room / 8;
+                if fit.sum() <= limit && (suits || rows == fewest) {
+                    return Ok(fit.filled(limit, need));
                 }
-                if streamed.sum() < least.sum() {
-                    least = streamed;
+                if fit.sum() < least.sum() {
+                    least = fit;
                 }
             }
         }
@@ -122,17 +134,18 @@ impl Fit {
         })
     }
 
-    /// What experts may take under a limit.
-    fn room_for_experts(&self, limit: u64) -> u64 {
-        limit.saturating_sub(self.sum() - self.budget.experts)
+    /// What streamed weights may take under a limit: whole huge pages, as they lie in such.
+    fn room_for_weights(&self, limit: u64) -> u64 {
+        let room = limit.saturating_sub(self.sum() - self.budget.streamed);
+        room - room % HUGE_PAGE_BYTES as u64
     }
 
-    /// With experts in all that is left.
+    /// With streamed weights in all that is left.
     fn filled(mut self, limit: u64, need: ExpertNeed) -> Fit {
-        let room = self.room_for_experts(limit);
+        let room = self.room_for_weights(limit);
         if let Some(experts) = &mut self.options.experts {
             experts.bytes = usize::try_from(room).unwrap_or(usize::MAX);
-            self.budget.experts = room.min(need.all);
+            self.budget.streamed = room.min(need.all);
         }
         self
     }
@@ -143,14 +156,15 @@ impl Fit {
     }
 
     /// What takes memory, and how much.
-    pub fn parts(&self) -> [(&'static str, u64); 7] {
+    pub fn parts(&self) -> [(&'static str, u64); 8] {
         [
             ("weights", self.budget.weights),
-            ("experts", self.budget.experts),
-            ("readers of experts", self.budget.readers),
+            ("streamed weights", self.budget.streamed),
+            ("their readers", self.budget.readers),
             ("keys, values and states", self.budget.state),
             ("calls", self.budget.scratch),
             ("logits", self.budget.logits),
+            ("more while loading", self.budget.loading),
             ("program and vocabulary", self.program),
         ]
     }
@@ -182,12 +196,15 @@ impl Model<'_> {
         })
     }
 
-    fn fit(&self, options: EngineOptions, sequences: Sequences) -> Result<Fit, FitError> {
-        let budget = Budget::of(&self.plan, self.checkpoint, &CpuOptions::from(&options), sequences)?;
+    /// `need` is that of [`EngineOptions::experts`].
+    fn fit(&self, options: EngineOptions, need: Option<&ExpertNeed>, sequences: Sequences) -> Result<Fit, FitError> {
+        let model = (&self.plan, &**self.checkpoint);
+        let budget = Budget::of(model, &CpuOptions::from(&options), need, sequences)?;
+        let [words, matrices] = [self.plan.vocabulary, self.plan.matrices.len()].map(|count| count as u64);
         Ok(Fit {
             options,
             budget,
-            program: PROGRAM_BYTES + WORD_BYTES * self.plan.vocabulary as u64,
+            program: PROGRAM_BYTES + WORD_BYTES * words + MATRIX_BYTES * matrices,
         })
     }
 }

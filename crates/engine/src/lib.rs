@@ -21,8 +21,8 @@ pub use fit::{Fit, FitError};
 pub use goldcrest_cpu::probe::{PROBE_BYTES, PeakProbe, Peaks};
 pub use goldcrest_cpu::profile::Cost;
 pub use goldcrest_cpu::{
-    Budget, CpuError, Eviction, ExpertCounters, ExpertOptions, Sequences, available_bytes, kv_bytes_per_token,
-    most_resident_bytes,
+    Budget, CpuError, Eviction, ExpertCounters, ExpertOptions, Sequences, Streamed, available_bytes,
+    kv_bytes_per_token, most_resident_bytes,
 };
 pub use goldcrest_kernels::{Isa, KvElement};
 pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};

@@ -1,4 +1,5 @@
-//! Experts that are read when they are wanted: whatever memory they have, results are those of a model that is loaded whole.
+//! Weights that are read when they are wanted, those of experts or all: whatever memory they have, results are those of a model that is
+//! loaded whole.
 
 mod support;
 
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
     Chunk, CpuError, Engine, EngineOptions, Eviction, ExpertOptions, FeedError, Interrupted, Op, OpOutput, OpenError,
-    Probe, Want, Watch,
+    Probe, Streamed, Want, Watch,
 };
 use goldcrest_format::Checkpoint;
 use support::goldens::{golden_cases, golden_gguf_path};
@@ -34,6 +35,7 @@ fn run(engine: &Engine, (prompt, after): &(Vec<u32>, Vec<u32>)) -> Vec<Vec<u32>>
 
 fn streaming(bytes: usize) -> ExpertOptions {
     ExpertOptions {
+        streamed: Streamed::Experts,
         bytes,
         eviction: Eviction::LeastFrequent,
         readers: 3,
@@ -48,9 +50,13 @@ fn open_with(checkpoint: &Checkpoint, base: EngineOptions, experts: ExpertOption
     Engine::open(checkpoint, options)
 }
 
-/// The memory that one expert takes.
-fn least_bytes(checkpoint: &Checkpoint) -> usize {
-    match open_with(checkpoint, EngineOptions::default(), streaming(0)).map(|_| ()) {
+/// The memory that the largest thing takes which is read at once.
+fn least_bytes(checkpoint: &Checkpoint, streamed: Streamed) -> usize {
+    let options = ExpertOptions {
+        streamed,
+        ..streaming(0)
+    };
+    match open_with(checkpoint, EngineOptions::default(), options).map(|_| ()) {
         Err(OpenError::Backend(CpuError::ExpertMemory { least_bytes, bytes: 0 })) => least_bytes,
         other => panic!("{other:?}"),
     }
@@ -74,7 +80,7 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
     let mut seen = 0;
     for (case, model, checkpoint) in models() {
         let tokens = tokens(&case);
-        let least = least_bytes(&checkpoint);
+        let least = least_bytes(&checkpoint, Streamed::Experts);
         for base in [EngineOptions::exact(), EngineOptions::default()] {
             let whole = Engine::open(&checkpoint, base).unwrap();
             assert!(whole.expert_counters().is_none());
@@ -121,6 +127,74 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
         seen += 1;
     }
     assert!(seen >= 40, "{seen} models with experts");
+}
+
+/// All weights of products and tables are read when they are wanted, experts among them.
+#[test]
+fn bits_do_not_depend_on_the_memory_for_all_weights() {
+    let mut seen = 0;
+    for case in golden_cases() {
+        let tokens = tokens(&case);
+        let formats = [Some(golden(&case)), golden_gguf(&case)];
+        for checkpoint in formats.into_iter().flatten() {
+            let least = least_bytes(&checkpoint, Streamed::All);
+            for base in [EngineOptions::exact(), EngineOptions::default()] {
+                let whole = Engine::open(&checkpoint, base).unwrap();
+                let expected = run(&whole, &tokens);
+                for (units, eviction, threads) in [
+                    (1, Eviction::LeastFrequent, 1),
+                    (2, Eviction::LeastRecent, 2),
+                    (4, Eviction::LeastFrequent, 3),
+                    (1 << 20, Eviction::LeastFrequent, 2),
+                ] {
+                    let options = ExpertOptions {
+                        streamed: Streamed::All,
+                        eviction,
+                        ..streaming(units * least)
+                    };
+                    let base = EngineOptions {
+                        threads: Some(threads),
+                        ..base
+                    };
+                    let engine = open_with(&checkpoint, base, options).unwrap();
+                    assert!(engine.weight_bytes() < whole.weight_bytes(), "{case}");
+                    assert_eq!(
+                        run(&engine, &tokens),
+                        expected,
+                        "{case}: {units} in memory, {threads} threads"
+                    );
+                    assert!(engine.expert_counters().is_some_and(|counters| counters.bytes_read > 0));
+                }
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 150, "{seen} models");
+}
+
+/// Every token wants all weights in the same order: with room for half of them about half are read again, not all of them.
+#[test]
+fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
+    let checkpoint = golden("llama3");
+    let open = |bytes| {
+        let options = ExpertOptions {
+            streamed: Streamed::All,
+            ..streaming(bytes)
+        };
+        open_with(&checkpoint, EngineOptions::exact(), options).unwrap()
+    };
+    let whole = open(1 << 30);
+    let misses = |engine: &Engine, tokens: usize| {
+        let mut session = session(engine, tokens);
+        (0..tokens).for_each(|_| drop(feed(&mut session, &[1], Want::Last)));
+        engine.expert_counters().unwrap().misses
+    };
+    let steps = misses(&whole, 5);
+    let half = open(least_bytes(&checkpoint, Streamed::All) * steps as usize / 2);
+    let (first, later) = (misses(&half, 1), misses(&half, 11));
+    assert!(first <= steps, "{first} of {steps}");
+    let again = (later - first) as f64 / 11.0;
+    assert!(again > 0.0 && again < 0.8 * steps as f64, "{again} of {steps} a token");
 }
 
 /// Cuts a file short after an op of a call, so that whatever is read of it from then on fails.
@@ -175,7 +249,7 @@ fn a_read_that_fails_leaves_the_session_where_it_was() {
     let engine = open_with(
         &checkpoint,
         EngineOptions::default(),
-        streaming(least_bytes(&checkpoint)),
+        streaming(least_bytes(&checkpoint, Streamed::Experts)),
     )
     .unwrap();
     let mut session = session(&engine, prompt.len());

@@ -109,3 +109,53 @@ fn a_limit_is_kept_or_refused_with_one_that_is_enough() {
         }
     }
 }
+
+/// Some thousand positions, where pages are shared, copied, let go of behind a window and taken apart among threads.
+#[test]
+fn long_and_forked_sequences_take_no_more_than_planned() {
+    const POSITIONS: usize = 1500;
+    let (mut windows, mut recurrents) = (0, 0);
+    for case in ["llama3", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3", "mamba2"] {
+        let checkpoint = golden(case);
+        for options in all_options() {
+            let options = EngineOptions {
+                max_rows: 96,
+                ..options
+            };
+            let sequences = Sequences {
+                count: 3,
+                capacity: POSITIONS + 8,
+            };
+            let fit = Fit::of(&checkpoint, &options, sequences).unwrap();
+            let engine = engine(&checkpoint, options);
+            windows += engine.plan().kvs.iter().filter(|kv| kv.window.is_some()).count();
+            recurrents += engine.plan().recurrents.len();
+            let ids: Vec<u32> = (0..POSITIONS as u32)
+                .map(|i| i * 7 % engine.plan().vocabulary as u32)
+                .collect();
+            let mut first = session(&engine, sequences.capacity);
+            let (start, rest) = ids.split_at(POSITIONS / 2 + 3);
+            feed(&mut first, start, Want::Last);
+            let mut second = first.fork();
+            feed(&mut second, rest, Want::Last);
+            let mut third = second.fork();
+            for session in [&mut first, &mut second, &mut third] {
+                (0..8).for_each(|id| drop(feed(session, &[id], Want::Last)));
+            }
+            feed(&mut first, &rest[..rest.len() - 8], Want::Last);
+            let taken: usize = [&first, &second, &third].map(|session| session.bytes()).iter().sum();
+            assert!(
+                taken as u64 <= fit.budget.state,
+                "{case}: states {taken} of {}",
+                fit.budget.state
+            );
+            let taken = engine.scratch_bytes() as u64;
+            assert!(
+                taken <= fit.budget.scratch,
+                "{case}: calls {taken} of {}",
+                fit.budget.scratch
+            );
+        }
+    }
+    assert!(windows > 0 && recurrents > 0);
+}

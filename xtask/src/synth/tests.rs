@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
-    Chunk, Engine, EngineOptions, ExpertOptions, Fit, FitError, Interrupted, Op, OpOutput, Probe, Sequences, Want,
-    Watch,
+    Chunk, Engine, EngineOptions, ExpertOptions, Fit, FitError, Interrupted, Op, OpOutput, Probe, Sequences, Streamed,
+    Want, Watch,
 };
 use goldcrest_format::blocks::decode;
 use goldcrest_format::gguf::{Metadata, Value};
@@ -251,7 +251,20 @@ fn feed_engine(engine: &Engine) -> (Vec<f32>, Choices) {
 #[test]
 fn experts_read_under_a_limit_give_the_same_bits() {
     let written = Written::new("limited", &request("tiny-moe", "Q4_K_M"));
-    let checkpoint = written.open();
+    under_limits(&written.open(), Streamed::Experts, &[0, 1 << 20, 24 << 20, 48 << 20]);
+}
+
+/// A dense model of which a layer fits, or some.
+#[test]
+fn a_dense_model_read_under_a_limit_gives_the_same_bits() {
+    let mut request = request("smollm2-135m", "Q8_0");
+    request.shape.layers = 12;
+    let written = Written::new("limited-dense", &request);
+    under_limits(&written.open(), Streamed::All, &[0, 20 << 20]);
+}
+
+/// Opens a model under limits so many bytes above the least that is enough.
+fn under_limits(checkpoint: &Checkpoint, streamed: Streamed, limits: &[u64]) {
     let sequences = Sequences {
         count: 1,
         capacity: 256,
@@ -263,20 +276,23 @@ fn experts_read_under_a_limit_give_the_same_bits() {
         }),
         ..EngineOptions::default()
     };
-    let Err(FitError::TooLittle { least, .. }) = Fit::within(1, &checkpoint, &options, sequences) else {
+    let Err(FitError::TooLittle { least, .. }) = Fit::within(1, checkpoint, &options, sequences) else {
         panic!("a model in one byte");
     };
-    let (resident, _) = feed(&checkpoint);
-    for more in [0, 1 << 20, 8 << 20] {
+    let (resident, _) = feed(checkpoint);
+    let mut seen = Vec::new();
+    for more in limits {
         let limit = least.sum() + more;
-        let fit = Fit::within(limit, &checkpoint, &options, sequences).unwrap();
+        let fit = Fit::within(limit, checkpoint, &options, sequences).unwrap();
+        seen.extend(fit.options.experts.map(|experts| experts.streamed));
         assert!(fit.sum() <= limit && fit.options.experts.is_some(), "{fit}");
-        let engine = Engine::open(&checkpoint, fit.options).unwrap();
+        let engine = Engine::open(checkpoint, fit.options).unwrap();
         assert_eq!(feed_engine(&engine).0, resident, "{fit}");
         assert!(engine.expert_counters().is_some_and(|counters| counters.misses > 0));
         assert!(engine.scratch_bytes() as u64 <= fit.budget.scratch, "{fit}");
         assert_eq!(engine.weight_bytes() as u64, fit.budget.weights);
     }
+    assert!(seen.contains(&streamed), "{seen:?}");
 }
 
 /// The part of all choices that the `most` experts most often chosen have, by layer.

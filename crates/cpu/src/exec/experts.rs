@@ -11,7 +11,7 @@ use goldcrest_model::spec::{self, Gating};
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
-use super::matmul::{PanelMemory, Weighted, activation_type, multiply, pack_groups};
+use super::matmul::{Weighted, activation_type, multiply, pack_groups};
 use super::products::{TILE_WEIGHT_BYTES, TILES_PER_THREAD, each_pair, each_row, part, tile_columns};
 use super::size::{Calls, resize_exact};
 use crate::experts::{ExpertStore, Lease, Projection};
@@ -30,12 +30,19 @@ const BATCH_CHOICES: usize = 512;
 pub struct ExpertScratch {
     scores: Vec<f32>,
     ids: Vec<u32>,
-    /// In rising order of experts, then of rows.
+    /// Of the router that ran last, in rising order of experts, then of rows.
     choices: Vec<Choice>,
+    /// The first of these experts, where they are read when they are wanted.
+    leases: Vec<Lease>,
     batch: BatchScratch,
 }
 
 impl ExpertScratch {
+    /// Lets go of experts that were wanted and never used: a call ended before.
+    pub fn release(&mut self) {
+        self.leases.clear();
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let BatchScratch {
@@ -78,6 +85,7 @@ struct BatchScratch {
 impl Call<'_, '_> {
     pub fn route(&mut self, op: &Op) -> Result<(), CpuError> {
         let Op::Route {
+            experts: bank,
             rule,
             correction,
             expert_scale,
@@ -117,6 +125,25 @@ impl Call<'_, '_> {
                 *to = *id as f32;
             }
         }
+        experts.choices.clear();
+        experts.choices.reserve_exact(rows * k);
+        let chosen = ids[..rows * k].iter().zip(&weights[..rows * k]);
+        experts
+            .choices
+            .extend(chosen.enumerate().map(|(i, (id, weight))| Choice {
+                expert: *id as usize,
+                row: i / k,
+                weight: *weight,
+            }));
+        experts
+            .choices
+            .sort_unstable_by_key(|choice| (choice.expert, choice.row));
+        if let Some(streamed) = StreamedExperts::of(program, bank) {
+            streamed.choose(&experts.choices);
+            if streamed.is_asked_early() {
+                experts.leases = streamed.acquire(streamed.batch(&experts.choices).0);
+            }
+        }
         Ok(())
     }
 
@@ -125,35 +152,20 @@ impl Call<'_, '_> {
         let Op::Experts {
             experts,
             activations,
-            ids,
-            weights,
             input,
             out,
+            ..
         } = *op
         else {
             return Ok(());
         };
         let (cpu, program) = (self.cpu, self.program);
         let bank = &program.plan.experts[experts.0];
-        let rows = self.scratch.rows.len();
-        let (k, hidden) = (self.width(ids), self.width(out));
+        let (rows, hidden) = (self.scratch.rows.len(), self.width(out));
         let mut scratch = std::mem::take(&mut self.scratch.experts);
         let (reads, out) = self.scratch.split(out);
         let out = &mut out[..rows * hidden];
         out.fill(0.0);
-        scratch.choices.clear();
-        scratch.choices.reserve_exact(rows * k);
-        let chosen = reads.get(ids, rows * k).iter().zip(reads.get(weights, rows * k));
-        scratch
-            .choices
-            .extend(chosen.enumerate().map(|(i, (id, weight))| Choice {
-                expert: *id as usize,
-                row: i / k,
-                weight: *weight,
-            }));
-        scratch
-            .choices
-            .sort_unstable_by_key(|choice| (choice.expert, choice.row));
         let run = ExpertRun {
             cpu,
             program,
@@ -179,8 +191,9 @@ impl BatchScratch {
     }
 }
 
-/// Choices of a batch of whole experts at the front of `choices`: at most `most_experts`, and [`BATCH_CHOICES`] unless one has more.
-fn batch_len(choices: &[Choice], most_experts: usize) -> usize {
+/// Choices of a batch of whole experts at the front, at most `most_experts` of them, and [`BATCH_CHOICES`] unless one has more; and the
+/// rest.
+fn split_batch(choices: &[Choice], most_experts: usize) -> (&[Choice], &[Choice]) {
     let mut count = 0;
     for of_expert in choices.chunk_by(|a, b| a.expert == b.expert).take(most_experts) {
         if count > 0 && count + of_expert.len() > BATCH_CHOICES {
@@ -188,7 +201,60 @@ fn batch_len(choices: &[Choice], most_experts: usize) -> usize {
         }
         count += of_expert.len();
     }
-    count
+    choices.split_at(count)
+}
+
+/// The experts of an op that are read when they are wanted.
+struct StreamedExperts<'a> {
+    program: &'a Program,
+    store: &'a ExpertStore,
+    bank: usize,
+    /// Experts that there are; ids beyond them are of none.
+    count: usize,
+}
+
+impl<'a> StreamedExperts<'a> {
+    fn of(program: &'a Program, bank: ExpertsId) -> Option<StreamedExperts<'a>> {
+        Some(StreamedExperts {
+            program,
+            store: program.experts.as_ref()?,
+            bank: bank.0,
+            count: program.plan.experts[bank.0].count,
+        })
+    }
+
+    /// Whether experts are asked for as soon as it is known which. What is resident runs in the meantime; where that is streamed too, it
+    /// comes first.
+    fn is_asked_early(&self) -> bool {
+        self.program.ahead_limits.is_none()
+    }
+
+    fn is_room_for_two(&self) -> bool {
+        self.store.capacity() > self.most_of_batch()
+    }
+
+    /// Most experts of a batch: two batches are there at a time.
+    fn most_of_batch(&self) -> usize {
+        (self.store.capacity() / 2).max(1)
+    }
+
+    fn batch<'c>(&self, choices: &'c [Choice]) -> (&'c [Choice], &'c [Choice]) {
+        split_batch(choices, self.most_of_batch())
+    }
+
+    fn choose(&self, choices: &[Choice]) {
+        let chosen = choices.chunk_by(|a, b| a.expert == b.expert);
+        let chosen = chosen.map(|of_expert| (of_expert[0].expert, of_expert.len()));
+        self.store
+            .choose(self.bank, chosen.filter(|(expert, _)| *expert < self.count));
+    }
+
+    fn acquire(&self, choices: &[Choice]) -> Vec<Lease> {
+        let experts = choices.chunk_by(|a, b| a.expert == b.expert);
+        let experts = experts.map(|of_expert| of_expert[0].expert);
+        let wanted: Vec<usize> = experts.filter(|expert| *expert < self.count).collect();
+        self.store.acquire(self.bank, &wanted)
+    }
 }
 
 /// Most bytes of [`ExpertScratch`] that an op takes.
@@ -208,8 +274,8 @@ pub fn most_expert_bytes(plan: &Plan, op: &Op, calls: Calls) -> usize {
     let all = calls.max_rows.saturating_mul(plan.buffer(ids).width);
     // One expert may have every row.
     let of_batch = all.min(BATCH_CHOICES.max(calls.max_rows));
-    // Every expert of a batch may have a group that is not full.
-    let packed_rows = of_batch.saturating_add((GROUP_ROWS_MAX - 1) * bank.count.min(of_batch));
+    // Rows of an expert lie in groups, each with room for a power of two: for eight where there are five.
+    let packed_rows = of_batch.saturating_add(of_batch.saturating_mul(3) / 5);
     let packed = Packed::most_bytes(activation_type(activations), packed_rows, hidden.max(width));
     let numbers = of_batch.saturating_mul(2 * (hidden + width));
     let choices = all.saturating_mul(size_of::<Choice>());
@@ -232,21 +298,27 @@ struct ExpertRun<'a> {
 impl ExpertRun<'_> {
     /// All experts, batch by batch. Where they are read when they are wanted, those of the next batch are on their way while one is run.
     fn all(&self, scratch: &mut ExpertScratch, bank: ExpertsId, out: &mut [f32]) -> Result<(), CpuError> {
-        let ExpertScratch { choices, batch, .. } = scratch;
-        let store = self.program.experts.as_ref();
-        if let Some(store) = store {
-            let chosen = choices.chunk_by(|a, b| a.expert == b.expert);
-            let chosen = chosen.map(|of_expert| (of_expert[0].expert, of_expert.len()));
-            store.choose(bank, chosen.filter(|(expert, _)| *expert < self.bank.count));
+        let ExpertScratch {
+            choices, leases, batch, ..
+        } = scratch;
+        let streamed = StreamedExperts::of(self.program, bank);
+        let split = |choices| match &streamed {
+            None => split_batch(choices, usize::MAX),
+            Some(streamed) => streamed.batch(choices),
+        };
+        let acquire = |choices| {
+            streamed
+                .as_ref()
+                .map_or(Vec::new(), |streamed| streamed.acquire(choices))
+        };
+        let is_room_for_two = streamed.as_ref().is_none_or(StreamedExperts::is_room_for_two);
+        let (mut now, mut rest) = split(choices);
+        let mut leases = std::mem::take(leases);
+        if leases.is_empty() {
+            leases = acquire(now);
         }
-        let capacity = store.map_or(usize::MAX, ExpertStore::capacity);
-        let most_experts = (capacity / 2).max(1);
-        let acquire = |choices: &[Choice]| store.map_or(Vec::new(), |store| store.acquire(bank, &self.wanted(choices)));
-        let is_room_for_two = capacity > most_experts;
-        let (mut now, mut rest) = choices.split_at(batch_len(choices, most_experts));
-        let mut leases = acquire(now);
         while !now.is_empty() {
-            let (next, later) = rest.split_at(batch_len(rest, most_experts));
+            let (next, later) = split(rest);
             let ahead = is_room_for_two.then(|| acquire(next));
             self.batch(now, &leases, batch, out)?;
             drop(leases);
@@ -254,13 +326,6 @@ impl ExpertRun<'_> {
             (now, rest) = (next, later);
         }
         Ok(())
-    }
-
-    /// The experts of a batch, those that exist.
-    fn wanted(&self, choices: &[Choice]) -> Vec<usize> {
-        let experts = choices.chunk_by(|a, b| a.expert == b.expert);
-        let experts = experts.map(|of_expert| of_expert[0].expert);
-        experts.filter(|expert| *expert < self.bank.count).collect()
     }
 
     /// Some experts over the rows of their choices, added to `out`, `[rows, hidden]`, in rising order.
@@ -325,7 +390,7 @@ impl ExpertRun<'_> {
         let has_groups = packed.groups().len() >= cuts.len();
         let tile_bytes = has_groups.then_some(TILE_WEIGHT_BYTES.min(weights / (TILES_PER_THREAD * cpu.threads())));
         let tile_columns = tile_columns(width, panel_bytes, tile_bytes, cpu.threads());
-        let mut tiles = SharedTiles::new(cuts, width, tile_columns, TileOrder::Columns);
+        let mut tiles = SharedTiles::new(cuts, (width, 0..width), tile_columns, TileOrder::Columns);
         resize_exact(up, choices.len() * width);
         tiles.set(UP, up);
         if let Gating::Gated { .. } = self.bank.gating {
@@ -353,10 +418,8 @@ impl ExpertRun<'_> {
             }
         })?;
         match is_lost.into_inner() {
-            true => {
-                let error = leases.iter().find_map(Lease::take_error);
-                Err(error.unwrap_or(CpuError::ReaderPanicked))
-            }
+            // None of them waits any more.
+            true => leases.iter().try_for_each(Lease::wait_or_fail),
             false => Ok(()),
         }
     }
@@ -454,15 +517,10 @@ impl ExpertRun<'_> {
     fn weighted<'a>(&'a self, projection: Projection, (expert, lease): (usize, Option<&'a Lease>)) -> Weighted<'a> {
         let linears = self.linears(projection);
         let weights = &self.program.weights;
-        let bias = (!linears.biases.is_empty()).then(|| VectorId(linears.biases.start + expert));
-        let Some(lease) = lease else {
-            return Weighted::resident(weights, MatrixId(linears.matrices.start + expert), bias);
-        };
-        let (layout, blocks) = lease.matrix(projection);
-        Weighted {
-            panels: layout.panels,
-            memory: PanelMemory::Blocks(&layout.places, blocks),
-            bias: bias.map(|id| weights.vector(id)),
+        let bias = (!linears.biases.is_empty()).then(|| weights.vector(VectorId(linears.biases.start + expert)));
+        match lease {
+            None => Weighted::resident(weights, MatrixId(linears.matrices.start + expert), bias),
+            Some(lease) => Weighted::streamed(lease, projection as usize, bias),
         }
     }
 }

@@ -3,13 +3,13 @@
 use goldcrest_kernels::{
     ActivationGroup, ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS,
 };
-use goldcrest_model::plan::{Activations, MatrixId, VectorId};
+use goldcrest_model::plan::{Activations, MatrixId};
 
 use super::rows::RowNorm;
 use super::step::Products;
 use super::{Call, split_buffers};
 use crate::buffer::Piece;
-use crate::experts::Place;
+use crate::experts::{Lease, Place};
 use crate::pool::{Part, Tiles};
 use crate::weights::{Panels, Weights};
 use crate::{Cpu, CpuError};
@@ -113,12 +113,22 @@ pub enum PanelMemory<'a> {
 }
 
 impl<'a> Weighted<'a> {
-    pub fn resident(weights: &'a Weights, matrix: MatrixId, bias: Option<VectorId>) -> Weighted<'a> {
+    pub fn resident(weights: &'a Weights, matrix: MatrixId, bias: Option<&'a [f32]>) -> Weighted<'a> {
         let panels = weights.matrix(matrix);
         Weighted {
             panels,
             memory: PanelMemory::Resident(weights.resident(&panels)),
-            bias: bias.map(|id| weights.vector(id)),
+            bias,
+        }
+    }
+
+    /// The matrix at a place of a unit that is there.
+    pub fn streamed(lease: &'a Lease, place: usize, bias: Option<&'a [f32]>) -> Weighted<'a> {
+        let (layout, blocks) = lease.matrix(place);
+        Weighted {
+            panels: layout.panels,
+            memory: PanelMemory::Blocks(&layout.places, blocks),
+            bias,
         }
     }
 

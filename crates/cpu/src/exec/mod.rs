@@ -12,6 +12,7 @@ mod rows;
 mod size;
 mod steer;
 mod step;
+mod stream;
 
 pub use step::{Step, steps};
 
@@ -25,7 +26,10 @@ use crate::buffer::{AlignedVec, AllocError};
 use crate::pool::{PoolError, float_mode_is_default};
 use crate::{Cpu, CpuError, Program, State};
 
+use stream::Ahead;
+
 pub use size::{Calls, most_scratch_bytes};
+pub use stream::{TableRows, ahead_limits};
 
 /// Memory of a call that outlives it, so that calls allocate nothing.
 pub struct Scratch {
@@ -48,6 +52,8 @@ pub struct Scratch {
     experts: experts::ExpertScratch,
     /// One row of a table.
     line: Vec<f32>,
+    /// How rows of tables are read that are not resident.
+    tables: TableRows,
     /// Heads with a matrix of their own, one a thread.
     heads: Vec<heads::HeadScratch>,
 }
@@ -67,7 +73,8 @@ struct RopeRows {
 }
 
 impl Scratch {
-    pub fn new(plan: &Plan, max_rows: usize, threads: usize) -> Result<Scratch, AllocError> {
+    /// `tables` reads rows of tables that are not resident.
+    pub fn new(plan: &Plan, max_rows: usize, threads: usize, tables: TableRows) -> Result<Scratch, AllocError> {
         let buffers = plan.buffers.iter().enumerate().map(|(i, buffer)| {
             let width = if BufferId(i) == plan.logits { 0 } else { buffer.width };
             AlignedVec::zeroed(max_rows.saturating_mul(width))
@@ -84,11 +91,12 @@ impl Scratch {
             choices: (0..threads).map(|_| choose::ChoiceScratch::default()).collect(),
             experts: experts::ExpertScratch::default(),
             line: Vec::new(),
+            tables,
             heads: (0..threads).map(|_| heads::HeadScratch::default()).collect(),
         })
     }
 
-    /// Bytes held.
+    /// Bytes held, without what reads tables.
     pub fn bytes(&self) -> usize {
         let floats = |vec: &Vec<f32>| vec.capacity() * size_of::<f32>();
         let buffers = self.buffers.iter().map(|buffer| size_of_val::<[f32]>(buffer));
@@ -160,6 +168,7 @@ pub fn forward(
             logits,
         };
         result = call.run(&mut probe);
+        scratch.experts.release();
     }
     for (part, state) in batch.parts.iter().zip(states) {
         match result {
@@ -193,15 +202,20 @@ impl Call<'_, '_> {
         if let Some(probe) = probe {
             probe.before_ops();
         }
+        let mut ahead = Ahead::of(program);
         for step in &program.steps {
             let mut ops = step.ops();
             match step {
                 Step::Products(products) => {
+                    let streamed = ahead.as_mut().map(Ahead::take);
                     self.pack(products)?;
                     if products.norm.is_some() {
                         ops.by_ref().take(1).try_for_each(|index| self.tell(index, probe))?;
                     }
-                    self.products(products)?;
+                    if let Some(lease) = &streamed {
+                        lease.wait_or_fail()?;
+                    }
+                    self.products(products, streamed.as_ref())?;
                 }
                 Step::Op(index) => self.op(&program.plan.ops[*index])?,
             }

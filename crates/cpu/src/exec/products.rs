@@ -6,6 +6,7 @@ use super::Call;
 use super::elementwise::kernel;
 use super::matmul::{Weighted, multiply};
 use super::step::{ColumnOp, Group, MOST_GROUPS, Products};
+use crate::experts::Lease;
 use crate::pool::{Part, SharedTile, SharedTiles, TileOrder, of_rows, split};
 use crate::{Cpu, CpuError, Program};
 
@@ -22,8 +23,8 @@ pub const TILES_PER_THREAD: usize = 16;
 pub const TILE_WEIGHT_BYTES: usize = 4 << 20;
 
 impl Call<'_, '_> {
-    /// The region of a step whose input is packed.
-    pub fn products(&mut self, step: &Products) -> Result<(), CpuError> {
+    /// The region of a step whose input is packed; `streamed` has its matrices, where they are not resident.
+    pub fn products(&mut self, step: &Products, streamed: Option<&Lease>) -> Result<(), CpuError> {
         let rows = self.row_count(step.input);
         if rows == 0 {
             return Ok(());
@@ -40,18 +41,22 @@ impl Call<'_, '_> {
         } = &mut *self.scratch;
         let packed = &*packed;
         let panel_bytes = |group: &Group| group_panel_bytes(program, group);
-        let width = |group: &Group| program.plan.buffer(group.buffers[0]).width;
         let step_bytes = step
             .groups
             .iter()
-            .map(|group| weight_bytes(width(group), panel_bytes(group)));
+            .map(|group| weight_bytes(group.columns.len(), panel_bytes(group)));
         let tile_bytes = tile_bytes(packed, step_bytes.sum(), cpu.threads());
-        let columns = |group: &Group| tile_columns(width(group), panel_bytes(group), tile_bytes, cpu.threads());
-        let column_tiles = step.groups.iter().map(|group| width(group).div_ceil(columns(group)));
+        let columns = |group: &Group| tile_columns(group.columns.len(), panel_bytes(group), tile_bytes, cpu.threads());
+        let column_tiles = step
+            .groups
+            .iter()
+            .map(|group| group.columns.len().div_ceil(columns(group)));
         row_cuts(packed, column_tiles.sum(), cpu.threads(), cuts);
         let mut tiles: [Option<SharedTiles<f32>>; MOST_GROUPS] = Default::default();
         for (tiles, group) in tiles.iter_mut().zip(&step.groups) {
-            *tiles = Some(SharedTiles::new(cuts, width(group), columns(group), TileOrder::Rows));
+            let width = program.plan.buffer(group.buffers[0]).width;
+            let all = (width, group.columns.clone());
+            *tiles = Some(SharedTiles::new(cuts, all, columns(group), TileOrder::Rows));
         }
         let mut homes = step.homes.iter().peekable();
         let mut logits = Some(&mut *self.logits);
@@ -65,13 +70,15 @@ impl Call<'_, '_> {
                 tiles.set(home.place, &mut slice[..rows * program.plan.buffer(home.buffer).width]);
             }
         }
+        let weights = StepWeights { cpu, program, streamed };
         cpu.pool.run(&|_| {
             for (group, tiles) in step.groups.iter().zip(tiles.iter().flatten()) {
                 while let Some(mut tile) = tiles.next() {
                     // All of the group's ops while the rows and what is made of them are in the first cache.
                     for rows in packed.groups_from(part(&mut tile, 0).rows()) {
                         let mut tile = of_rows(&mut tile, rows.row_range());
-                        group.ops.iter().for_each(|op| run(cpu, program, rows, op, &mut tile));
+                        let ops = group.ops.iter();
+                        ops.for_each(|op| weights.run(op, rows, &mut tile, group.columns.start));
                     }
                 }
             }
@@ -120,37 +127,56 @@ pub fn row_cuts(packed: &Packed, column_tiles: usize, threads: usize, cuts: &mut
     cuts.push(packed.rows());
 }
 
-/// One op on a group of rows of a tile.
-fn run(cpu: &Cpu, program: &Program, rows: ActivationGroup, op: &ColumnOp, tile: &mut SharedTile<f32>) {
-    match *op {
-        ColumnOp::MatMul { weight, bias, out } => {
-            let weighted = Weighted::resident(&program.weights, weight, bias);
-            multiply(cpu, &weighted, rows, (part(tile, out), 0));
-        }
-        ColumnOp::Activate {
-            activation,
-            gate,
-            up: None,
-        } => {
-            let activation = kernel(activation);
-            each_row(part(tile, gate), |row| cpu.kernels.activate(activation, row));
-        }
-        ColumnOp::Activate {
-            activation,
-            gate,
-            up: Some(up),
-        } => {
-            let activation = kernel(activation);
-            each_pair(tile, gate, up, |gate, up| {
-                cpu.kernels.activate_gated(activation, gate, up)
-            });
-        }
-        ColumnOp::Scale { factor, buffer } => each_row(part(tile, buffer), |row| cpu.kernels.scale(row, factor)),
-        ColumnOp::Add { out, input, scale: 1.0 } => {
-            each_pair(tile, out, input, |out, input| cpu.kernels.add(out, input))
-        }
-        ColumnOp::Add { out, input, scale } => {
-            each_pair(tile, out, input, |out, input| cpu.kernels.add_scaled(out, scale, input));
+/// What the ops of a step work with.
+struct StepWeights<'a> {
+    cpu: &'a Cpu,
+    program: &'a Program,
+    /// See [`Call::products`].
+    streamed: Option<&'a Lease>,
+}
+
+impl StepWeights<'_> {
+    /// One op on a group of rows of a tile of a group that begins with column `first`.
+    fn run(&self, op: &ColumnOp, rows: ActivationGroup, tile: &mut SharedTile<f32>, first: usize) {
+        let kernels = self.cpu.kernels;
+        match *op {
+            ColumnOp::MatMul {
+                weight,
+                bias,
+                out,
+                place,
+            } => {
+                let bias = bias.map(|id| self.program.weights.vector(id));
+                // A streamed matrix has only the group's columns.
+                let (weighted, base) = match self.streamed {
+                    None => (Weighted::resident(&self.program.weights, weight, bias), 0),
+                    Some(lease) => (Weighted::streamed(lease, place, bias.map(|bias| &bias[first..])), first),
+                };
+                multiply(self.cpu, &weighted, rows, (part(tile, out), base));
+            }
+            ColumnOp::Activate {
+                activation,
+                gate,
+                up: None,
+            } => {
+                let activation = kernel(activation);
+                each_row(part(tile, gate), |row| kernels.activate(activation, row));
+            }
+            ColumnOp::Activate {
+                activation,
+                gate,
+                up: Some(up),
+            } => {
+                let activation = kernel(activation);
+                each_pair(tile, gate, up, |gate, up| kernels.activate_gated(activation, gate, up));
+            }
+            ColumnOp::Scale { factor, buffer } => each_row(part(tile, buffer), |row| kernels.scale(row, factor)),
+            ColumnOp::Add { out, input, scale: 1.0 } => {
+                each_pair(tile, out, input, |out, input| kernels.add(out, input))
+            }
+            ColumnOp::Add { out, input, scale } => {
+                each_pair(tile, out, input, |out, input| kernels.add_scaled(out, scale, input));
+            }
         }
     }
 }

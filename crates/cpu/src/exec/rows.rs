@@ -69,12 +69,13 @@ impl<'a> RowNorm<'a> {
 impl Call<'_, '_> {
     pub fn embed(&mut self, table: MatrixId, scale: f32, out: BufferId) -> Result<(), CpuError> {
         let (cpu, program, batch) = (self.cpu, self.program, self.batch);
-        let panels = program.weights.matrix(table);
-        let width = self.width(out);
-        let mut rows = self.buffer_mut(out).chunks_exact_mut(width);
+        let (width, len) = (self.width(out), self.row_count(out) * self.width(out));
+        self.scratch.forget_packed(out);
+        let super::Scratch { buffers, tables, .. } = &mut *self.scratch;
+        let rows = buffers[out.0][..len].chunks_exact_mut(width);
         let ids = batch.parts.iter().flat_map(|part| part.ids);
-        for (&id, row) in ids.zip(&mut rows) {
-            program.weights.row(&panels, id as usize, row);
+        for (&id, row) in ids.zip(rows) {
+            tables.row(program, table, id as usize, row)?;
             if scale != 1.0 {
                 cpu.kernels.scale(row, scale);
             }
@@ -84,15 +85,18 @@ impl Call<'_, '_> {
 
     pub fn embed_position(&mut self, table: MatrixId, out: BufferId) -> Result<(), CpuError> {
         let (cpu, program) = (self.cpu, self.program);
-        let panels = program.weights.matrix(table);
         let width = self.width(out);
         let len = self.row_count(out) * width;
         let super::Scratch {
-            buffers, rows, line, ..
+            buffers,
+            rows,
+            line,
+            tables,
+            ..
         } = &mut *self.scratch;
         line.resize(width, 0.0);
         for (row, stream) in rows.iter().zip(buffers[out.0][..len].chunks_exact_mut(width)) {
-            program.weights.row(&panels, row.position, line);
+            tables.row(program, table, row.position, line)?;
             cpu.kernels.add(stream, line);
         }
         self.scratch.forget_packed(out);

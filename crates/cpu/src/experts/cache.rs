@@ -1,4 +1,4 @@
-//! Which experts are in memory, which are on their way, and which make room.
+//! Which units are in memory, which are on their way, and which make room.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::{Eviction, ExpertCounters};
 use crate::CpuError;
 use crate::buffer::Piece;
 
-/// After so many choices of rows for each expert, earlier ones count half.
+/// After so many choices of rows for each unit, earlier ones count half.
 const CHOICES_PER_AGE: u64 = 32;
 
-/// Where an expert is.
+/// Where a unit is.
 pub enum Presence {
     Absent,
     Coming {
@@ -24,7 +24,7 @@ pub enum Presence {
     Here(Arc<Vec<Piece>>),
 }
 
-/// Threads that wait for experts.
+/// Threads that wait for units.
 #[derive(Default)]
 struct Waiting {
     threads: usize,
@@ -36,18 +36,18 @@ struct Waiting {
 pub enum Outcome {
     Read,
     Failed(CpuError),
-    /// Another block of the expert failed, or nobody wants it any more.
+    /// Another block of the unit failed, or nobody wants it any more.
     Dropped,
 }
 
 /// A block to be read.
 pub struct Task {
-    pub expert: usize,
+    pub unit: usize,
     pub block: usize,
     pub piece: Piece,
 }
 
-/// What is known of an expert.
+/// What is known of a unit.
 struct Entry {
     presence: Presence,
     bank: usize,
@@ -62,17 +62,17 @@ struct Entry {
     error: Option<CpuError>,
 }
 
-/// An expert that rows of a call chose.
+/// A unit that rows of a call chose.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     /// Among all.
-    pub expert: usize,
+    pub unit: usize,
     /// In its bank.
     pub in_bank: usize,
     pub rows: usize,
 }
 
-/// The experts in memory.
+/// The units in memory.
 pub struct Cache {
     entries: Vec<Entry>,
     free: Vec<Piece>,
@@ -80,7 +80,7 @@ pub struct Cache {
     eviction: Eviction,
     /// Goes up with every want.
     clock: u64,
-    /// Rows that chose an expert of each layer, older choices counting for less.
+    /// Rows that chose a unit of each bank, older choices counting for less.
     bank_choices: Vec<u64>,
     choices_left: u64,
     /// Those that are [`Entry::awaited`].
@@ -92,8 +92,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `banks` has the number of experts of each layer.
-    pub fn new(banks: &[usize], free: Vec<Piece>, eviction: Eviction) -> Cache {
+    /// `banks` has the number of units of each bank; in the first `chosen_banks` rows choose, of the others every call wants all.
+    pub fn new(banks: &[usize], chosen_banks: usize, free: Vec<Piece>, eviction: Eviction) -> Cache {
         let entry = |bank| Entry {
             presence: Presence::Absent,
             bank,
@@ -117,32 +117,32 @@ impl Cache {
             awaited: Vec::new(),
             waiting: Waiting::default(),
             counters: ExpertCounters {
-                chosen: banks.iter().map(|count| vec![0; *count]).collect(),
+                chosen: banks[..chosen_banks].iter().map(|count| vec![0; *count]).collect(),
                 ..ExpertCounters::default()
             },
             stop: false,
         }
     }
 
-    pub fn presence(&self, expert: usize) -> &Presence {
-        &self.entries[expert].presence
+    pub fn presence(&self, unit: usize) -> &Presence {
+        &self.entries[unit].presence
     }
 
-    pub fn is_absent(&self, expert: usize) -> bool {
-        matches!(self.entries[expert].presence, Presence::Absent)
+    pub fn is_absent(&self, unit: usize) -> bool {
+        matches!(self.entries[unit].presence, Presence::Absent)
     }
 
     /// Notes what the rows of a call chose in a layer, all of it before any of it is wanted: shares of a layer that is half told would
     /// make those seem of little use that are about to be wanted.
     pub fn choose(&mut self, bank: usize, chosen: impl Iterator<Item = Chosen>) {
-        for expert in self.awaited.drain(..) {
-            self.entries[expert].awaited = false;
+        for unit in self.awaited.drain(..) {
+            self.entries[unit].awaited = false;
         }
-        for Chosen { expert, in_bank, rows } in chosen {
-            self.entries[expert].awaited = true;
-            self.awaited.push(expert);
+        for Chosen { unit, in_bank, rows } in chosen {
+            self.entries[unit].awaited = true;
+            self.awaited.push(unit);
             let rows = rows as u64;
-            self.entries[expert].choices += rows;
+            self.entries[unit].choices += rows;
             self.bank_choices[bank] += rows;
             self.counters.chosen[bank][in_bank] += rows;
             self.choices_left = self.choices_left.saturating_sub(rows);
@@ -154,21 +154,21 @@ impl Cache {
         }
     }
 
-    /// Notes that a call wants an expert, which a lease holds from now on.
-    pub fn want(&mut self, expert: usize) {
-        match self.is_absent(expert) || self.is_lost(expert) {
+    /// Notes that a call wants a unit, which a lease holds from now on.
+    pub fn want(&mut self, unit: usize) {
+        match self.is_absent(unit) || self.is_lost(unit) {
             true => self.counters.misses += 1,
             false => self.counters.hits += 1,
         }
         self.clock += 1;
-        let entry = &mut self.entries[expert];
+        let entry = &mut self.entries[unit];
         entry.leases += 1;
         entry.last = self.clock;
         entry.awaited = false;
     }
 
-    pub fn release(&mut self, expert: usize) {
-        self.entries[expert].leases -= 1;
+    pub fn release(&mut self, unit: usize) {
+        self.entries[unit].leases -= 1;
     }
 
     /// Takes blocks of those that are worth least until `blocks` are free, if there are so many that nobody leases.
@@ -178,6 +178,8 @@ impl Cache {
         };
         // Shares, since layers are told one after the other: by numbers, those of a long prompt's next layers would seem of little use.
         let worth = |entry: &Entry| match self.eviction {
+            // Every call wants it. Calls come by in the same order, so that of such units the one used last is the last to come again.
+            _ if entry.bank >= self.counters.chosen.len() => f64::MAX,
             Eviction::LeastFrequent => entry.choices as f64 / self.bank_choices[entry.bank].max(1) as f64,
             Eviction::LeastRecent => entry.last as f64,
         };
@@ -185,7 +187,7 @@ impl Cache {
         let idle = idle.filter(|(_, entry)| entry.leases == 0 && matches!(entry.presence, Presence::Here(_)));
         // Of equal ones the last that was wanted goes first, as its layer is the last to come again.
         let mut idle: Vec<(bool, f64, u64, usize)> = idle
-            .map(|(expert, entry)| (entry.awaited, worth(entry), u64::MAX - entry.last, expert))
+            .map(|(unit, entry)| (entry.awaited, worth(entry), u64::MAX - entry.last, unit))
             .collect();
         let order = |a: &(bool, f64, u64, usize), b: &(bool, f64, u64, usize)| {
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
@@ -196,11 +198,11 @@ impl Cache {
             idle.truncate(lacking);
         }
         idle.sort_unstable_by(order);
-        for (.., expert) in idle {
+        for (.., unit) in idle {
             if self.free.len() >= blocks {
                 return;
             }
-            let presence = std::mem::replace(&mut self.entries[expert].presence, Presence::Absent);
+            let presence = std::mem::replace(&mut self.entries[unit].presence, Presence::Absent);
             if let Presence::Here(blocks) = presence {
                 self.free
                     .extend(Arc::into_inner(blocks).expect("leases gave their blocks back"));
@@ -208,8 +210,8 @@ impl Cache {
         }
     }
 
-    /// Has an absent expert read into `blocks` blocks; false if they are not to be had.
-    pub fn request(&mut self, expert: usize, blocks: usize) -> bool {
+    /// Has an absent unit read into `blocks` blocks; false if they are not to be had.
+    pub fn request(&mut self, unit: usize, blocks: usize) -> bool {
         self.make_room(blocks);
         if self.free.len() < blocks {
             return false;
@@ -217,8 +219,8 @@ impl Cache {
         let pieces = self.free.split_off(self.free.len() - blocks);
         let tasks = pieces.into_iter().enumerate();
         self.tasks
-            .extend(tasks.map(|(block, piece)| Task { expert, block, piece }));
-        let entry = &mut self.entries[expert];
+            .extend(tasks.map(|(block, piece)| Task { unit, block, piece }));
+        let entry = &mut self.entries[unit];
         entry.error = None;
         entry.presence = Presence::Coming {
             arrived: (0..blocks).map(|_| None).collect(),
@@ -228,7 +230,7 @@ impl Cache {
         true
     }
 
-    /// Whether an expert is on its way that nobody waits for.
+    /// Whether a unit is on its way that nobody waits for.
     pub fn is_anything_unleased_coming(&self) -> bool {
         let mut entries = self.entries.iter();
         entries.any(|entry| entry.leases == 0 && matches!(entry.presence, Presence::Coming { .. }))
@@ -239,19 +241,19 @@ impl Cache {
         self.tasks.pop_front()
     }
 
-    /// Whether an expert on its way will not come.
-    pub fn is_lost(&self, expert: usize) -> bool {
-        matches!(self.entries[expert].presence, Presence::Coming { lost: true, .. })
+    /// Whether a unit on its way will not come.
+    pub fn is_lost(&self, unit: usize) -> bool {
+        matches!(self.entries[unit].presence, Presence::Coming { lost: true, .. })
     }
 
-    /// Whether a task of an expert need not be done.
-    pub fn is_dropped(&self, expert: usize) -> bool {
-        self.is_lost(expert) || self.entries[expert].leases == 0
+    /// Whether a task of a unit need not be done.
+    pub fn is_dropped(&self, unit: usize) -> bool {
+        self.is_lost(unit) || self.entries[unit].leases == 0
     }
 
-    /// Why an expert could not be read, once.
-    pub fn take_error(&mut self, expert: usize) -> Option<CpuError> {
-        self.entries[expert].error.take()
+    /// Why a unit could not be read, once.
+    pub fn take_error(&mut self, unit: usize) -> Option<CpuError> {
+        self.entries[unit].error.take()
     }
 
     /// A thread begins to wait.
@@ -271,9 +273,9 @@ impl Cache {
 
     /// Takes a block back. True if somebody may have waited for that.
     pub fn deliver(&mut self, task: Task, outcome: Outcome) -> bool {
-        let entry = &mut self.entries[task.expert];
+        let entry = &mut self.entries[task.unit];
         let Presence::Coming { arrived, missing, lost } = &mut entry.presence else {
-            unreachable!("the tasks of an expert end before it is anything else");
+            unreachable!("the tasks of a unit end before it is anything else");
         };
         arrived[task.block] = Some(task.piece);
         *missing -= 1;

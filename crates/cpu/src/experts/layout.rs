@@ -1,4 +1,4 @@
-//! Where the panels of an expert lie: in blocks of one size, which any expert of any layer can take.
+//! Where the panels of a unit lie: in blocks of one size, which any unit can take.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub struct Place {
     pub offset: usize,
 }
 
-/// One matrix of an expert.
+/// One matrix of a unit.
 #[derive(Clone, Debug)]
 pub struct MatrixLayout {
     pub panels: Panels,
@@ -26,7 +26,7 @@ pub struct MatrixLayout {
     pub places: Vec<Place>,
 }
 
-/// The matrices of an expert, in as few blocks as they fit.
+/// The matrices of a unit, in as few blocks as they fit.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub matrices: Vec<MatrixLayout>,
@@ -82,18 +82,18 @@ impl Layout {
     }
 }
 
-/// The size of blocks in which all experts take the least memory; `shapes` has the matrices of one expert, and how many are like it.
+/// The size of blocks in which all units take the least memory; `shapes` has the matrices of one unit, and how many are like it.
 pub fn block_bytes(shapes: &[(Vec<Panels>, usize)]) -> usize {
     let panels = || shapes.iter().flat_map(|(matrices, _)| matrices);
     let largest_panel = panels().map(|panels| panels.panel_bytes).max().unwrap_or(0);
     let least = largest_panel.next_multiple_of(BLOCK_ALIGN);
-    let expert_bytes = |matrices: &[Panels]| matrices.iter().map(|panels| panels.bytes() as usize).sum::<usize>();
-    let largest_expert = shapes.iter().map(|(matrices, _)| expert_bytes(matrices)).max();
-    let smallest = SMALLEST_BLOCK_BYTES.min(largest_expert.unwrap_or(0)).max(least);
-    // An expert in so many blocks, with some room for what does not fit into the end of one.
+    let unit_bytes = |matrices: &[Panels]| matrices.iter().map(|panels| panels.bytes() as usize).sum::<usize>();
+    let largest_unit = shapes.iter().map(|(matrices, _)| unit_bytes(matrices)).max();
+    let smallest = SMALLEST_BLOCK_BYTES.min(largest_unit.unwrap_or(0)).max(least);
+    // A unit in so many blocks, with some room for what does not fit into the end of one.
     let candidates = shapes.iter().flat_map(|(matrices, _)| {
         (1..=64).flat_map(move |blocks| {
-            let even = expert_bytes(matrices).div_ceil(blocks);
+            let even = unit_bytes(matrices).div_ceil(blocks);
             [even, even + largest_panel / 2, even + largest_panel].map(|bytes| bytes.next_multiple_of(BLOCK_ALIGN))
         })
     });

@@ -10,24 +10,25 @@ mod layout;
 mod readers;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use goldcrest_format::TensorFiles;
-use goldcrest_model::plan::{ExpertBank, ExpertsId, Plan};
-use goldcrest_model::spec::Matrix;
+use goldcrest_model::plan::Plan;
 
 use crate::CpuError;
-use crate::buffer::{HUGE_PAGE_BYTES, Piece};
-use crate::weights::Panels;
-use crate::weights::window::Window;
+use crate::buffer::Piece;
+use crate::exec::Step;
 
 use cache::{Cache, Chosen, Presence};
+use layout::MatrixLayout;
 pub use layout::Place;
-use layout::{Layout, MatrixLayout, block_bytes};
 use readers::Shared;
+use units::Units;
+pub use units::{ExpertNeed, streamed_matrices};
 
 /// Which experts make room for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,10 +40,21 @@ pub enum Eviction {
     LeastRecent,
 }
 
-/// How experts are kept.
+/// Which weights are read when they are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Streamed {
+    /// Those of experts: a token wants few of them.
+    #[default]
+    Experts,
+    /// Those of products and tables too, all of which every token wants.
+    All,
+}
+
+/// How weights are kept that are read when they are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertOptions {
-    /// Most bytes of experts in memory. More than all of them take is as much as they take.
+    pub streamed: Streamed,
+    /// Most bytes of them in memory. More than all of them take is as much as they take.
     pub bytes: usize,
     pub eviction: Eviction,
     /// Threads that read.
@@ -52,6 +64,7 @@ pub struct ExpertOptions {
 impl Default for ExpertOptions {
     fn default() -> Self {
         ExpertOptions {
+            streamed: Streamed::default(),
             bytes: 0,
             eviction: Eviction::default(),
             readers: ExpertOptions::READERS,
@@ -62,6 +75,15 @@ impl Default for ExpertOptions {
 impl ExpertOptions {
     /// Threads that read, unless told otherwise: enough to keep a fast disk busy.
     pub const READERS: usize = 8;
+
+    /// Most bytes of matrices of a step of products, where these are streamed: enough to be worth a region of the threads, and little enough
+    /// for several of them to be in memory.
+    const STEP_BYTES: usize = 16 << 20;
+
+    /// Most bytes of matrices of a step of products; none: however many there are.
+    pub fn most_step_bytes(streamed: Option<Streamed>) -> Option<usize> {
+        (streamed == Some(Streamed::All)).then_some(ExpertOptions::STEP_BYTES)
+    }
 }
 
 /// What happened to the experts of a model so far.
@@ -79,7 +101,7 @@ pub struct ExpertCounters {
     pub chosen: Vec<Vec<u64>>,
 }
 
-/// A projection of an expert: where its matrix stands in the layout.
+/// A projection of an expert: where its matrix stands among those of its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Projection {
     Up = 0,
@@ -87,146 +109,51 @@ pub enum Projection {
     Gate = 2,
 }
 
-/// The experts of a model.
+/// The streamed weights of a model.
 pub struct ExpertStore {
     shared: Arc<Shared>,
     readers: Vec<JoinHandle<()>>,
-    /// The first expert of each bank among those of all.
-    firsts: Vec<usize>,
-    /// Experts that surely fit at the same time.
+    /// Blocks that there are.
+    blocks: usize,
+    /// Units that surely fit at the same time.
     capacity: usize,
 }
 
-/// One expert of one layer.
-struct Expert {
-    /// Among [`Shared::layouts`].
-    layout: usize,
-    /// In the order of [`Projection`].
-    matrices: Vec<Matrix>,
-}
-
-/// All experts of a plan, and how they lie in memory.
-struct Experts {
-    experts: Vec<Expert>,
-    /// See [`ExpertStore::firsts`].
-    firsts: Vec<usize>,
-    layouts: Vec<Layout>,
-    block_bytes: usize,
-    /// Of all experts.
-    all_blocks: usize,
-    /// Of the largest expert.
-    most_blocks: usize,
-}
-
-impl Experts {
-    fn of(plan: &Plan) -> Experts {
-        let mut shapes: Vec<(Vec<Panels>, usize)> = Vec::new();
-        let mut experts = Vec::new();
-        let mut firsts = Vec::new();
-        for bank in &plan.experts {
-            firsts.push(experts.len());
-            for index in 0..bank.count {
-                let matrices = matrices(plan, bank, index);
-                let panels: Vec<Panels> = matrices.iter().map(Panels::of).collect();
-                let known = shapes.iter().position(|(shape, _)| *shape == panels);
-                let layout = known.unwrap_or_else(|| {
-                    shapes.push((panels, 0));
-                    shapes.len() - 1
-                });
-                shapes[layout].1 += 1;
-                experts.push(Expert { layout, matrices });
-            }
-        }
-        let block_bytes = block_bytes(&shapes);
-        let layouts: Vec<Layout> = shapes
-            .iter()
-            .map(|(panels, _)| Layout::new(panels, block_bytes))
-            .collect();
-        let all_blocks: usize = layouts
-            .iter()
-            .zip(&shapes)
-            .map(|(layout, (_, count))| layout.blocks * count)
-            .sum();
-        let most_blocks = layouts.iter().map(|layout| layout.blocks).max().unwrap_or(0);
-        Experts {
-            experts,
-            firsts,
-            layouts,
-            block_bytes,
-            all_blocks,
-            most_blocks,
-        }
-    }
-}
-
-/// What the experts of a plan take of memory where they are read when they are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertNeed {
-    /// For the largest expert alone.
-    pub least: u64,
-    /// For all.
-    pub all: u64,
-    /// What one thread reads into.
-    pub reader: u64,
-}
-
-impl ExpertNeed {
-    /// Reads nothing; none without experts.
-    ///
-    /// # Errors
-    /// [`CpuError::MissingTensor`].
-    pub fn of(plan: &Plan, files: &TensorFiles) -> Result<Option<ExpertNeed>, CpuError> {
-        if plan.experts.is_empty() {
-            return Ok(None);
-        }
-        let experts = Experts::of(plan);
-        let window_bytes = readers::window_bytes(files, &experts.experts, &experts.layouts)?;
-        // Blocks lie in huge pages, the last of which need not be full.
-        let blocks = |count: usize| (count * experts.block_bytes).next_multiple_of(HUGE_PAGE_BYTES) as u64;
-        Ok(Some(ExpertNeed {
-            least: blocks(experts.most_blocks),
-            all: blocks(experts.all_blocks),
-            reader: Window::memory_bytes(window_bytes) as u64,
-        }))
-    }
-}
-
 impl ExpertStore {
-    /// Makes room and starts the readers; reads nothing.
+    /// Makes room and starts the readers; reads nothing. `steps` are those of `plan`.
     ///
     /// # Errors
-    /// [`CpuError::ExpertMemory`] if not even one expert fits; [`CpuError::Alloc`], [`CpuError::Reader`].
-    pub fn new(plan: &Plan, files: &TensorFiles, options: ExpertOptions) -> Result<ExpertStore, CpuError> {
-        let Experts {
-            experts,
-            firsts,
-            layouts,
-            block_bytes,
-            all_blocks,
-            most_blocks,
-        } = Experts::of(plan);
-        let blocks = (options.bytes / block_bytes).min(all_blocks);
+    /// [`CpuError::ExpertMemory`] if not even one unit fits; [`CpuError::Alloc`], [`CpuError::Reader`].
+    pub fn new(
+        plan: &Arc<Plan>,
+        steps: &[Step],
+        files: &TensorFiles,
+        options: ExpertOptions,
+    ) -> Result<ExpertStore, CpuError> {
+        let units = Units::of(plan, steps, options.streamed);
+        let (block_bytes, most_blocks) = (units.block_bytes, units.most_blocks);
+        let blocks = (options.bytes / block_bytes.max(1)).min(units.all_blocks);
         if blocks < most_blocks {
             return Err(CpuError::ExpertMemory {
                 bytes: options.bytes,
                 least_bytes: most_blocks * block_bytes,
             });
         }
-        let banks: Vec<usize> = plan.experts.iter().map(|bank| bank.count).collect();
-        let shared = Arc::new(Shared::new(
-            files.clone(),
-            Cache::new(&banks, Piece::many(block_bytes, blocks)?, options.eviction),
-            experts,
-            layouts,
-        ));
+        let window_bytes = units.window_bytes(plan, files)?;
+        let cache = Cache::new(
+            &units.bank_sizes(),
+            plan.experts.len(),
+            Piece::many(block_bytes, blocks)?,
+            options.eviction,
+        );
+        let shared = Arc::new(Shared::new(Arc::clone(plan), files.clone(), cache, units));
         let mut store = ExpertStore {
             shared,
             readers: Vec::new(),
-            firsts,
+            blocks,
             capacity: blocks / most_blocks.max(1),
         };
         // One by one, so that those that run are told to end if another cannot start.
-        let window_bytes = readers::window_bytes(files, &store.shared.experts, &store.shared.layouts)?;
         for index in 0..options.readers.max(1) {
             let reader = readers::start(&store.shared, index, window_bytes)?;
             store.readers.push(reader);
@@ -234,56 +161,77 @@ impl ExpertStore {
         Ok(store)
     }
 
-    /// Experts that surely fit at the same time.
+    /// Where the weights are read from.
+    pub fn files(&self) -> &TensorFiles {
+        &self.shared.files
+    }
+
+    /// Blocks that there are, for all units together.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Blocks that a unit of a bank takes.
+    pub fn blocks_of(&self, bank: usize, unit: usize) -> usize {
+        let units = &self.shared.units;
+        units.blocks_of(units.firsts[bank] + unit)
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.shared.units.block_bytes
+    }
+
+    /// Units that surely fit at the same time.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Tells what the rows of a call chose in a layer, experts with their number of rows, before any of it is acquired.
-    pub fn choose(&self, bank: ExpertsId, chosen: impl Iterator<Item = (usize, usize)>) {
-        let first = self.firsts[bank.0];
+    pub fn choose(&self, bank: usize, chosen: impl Iterator<Item = (usize, usize)>) {
+        let first = self.shared.units.firsts[bank];
         let chosen = chosen.map(|(expert, rows)| Chosen {
-            expert: first + expert,
+            unit: first + expert,
             in_bank: expert,
             rows,
         });
-        self.shared.lock().choose(bank.0, chosen);
+        self.shared.lock().choose(bank, chosen);
     }
 
-    /// Keeps experts of a bank in memory until their leases end, and has those read that are not there. With all leases that live there
-    /// are at most [`ExpertStore::capacity`].
+    /// Keeps units of a bank in memory until their leases end, and has those read that are not there. All leases that live together have
+    /// room: they are at most [`ExpertStore::capacity`], or their blocks no more than [`ExpertStore::blocks`].
     ///
     /// # Panics
     /// If there are more: a caller's bug.
-    pub fn acquire(&self, bank: ExpertsId, wanted: &[usize]) -> Vec<Lease> {
+    pub fn acquire(&self, bank: usize, wanted: &[usize]) -> Vec<Lease> {
         let shared = &self.shared;
-        let first = self.firsts[bank.0];
+        let first = shared.units.firsts[bank];
         // Before the lock: leases that are dropped take it.
         let mut leases = Vec::with_capacity(wanted.len());
         let mut cache = shared.lock();
-        for expert in wanted {
-            cache.want(first + expert);
+        for unit in wanted {
+            cache.want(first + unit);
             leases.push(Lease {
                 shared: Arc::clone(shared),
-                expert: first + expert,
+                unit: first + unit,
                 blocks: OnceLock::new(),
             });
         }
         // What is here is held by now, so that it cannot make room for what is not.
-        let blocks = |lease: &Lease| shared.layouts[shared.experts[lease.expert].layout].blocks;
-        let absent = leases.iter().filter(|lease| cache.is_absent(lease.expert));
+        let blocks = |lease: &Lease| shared.units.blocks_of(lease.unit);
+        let absent = leases.iter().filter(|lease| cache.is_absent(lease.unit));
         let room = absent.map(blocks).sum();
         cache.make_room(room);
         for lease in &leases {
-            while cache.is_absent(lease.expert) || cache.is_lost(lease.expert) {
-                if cache.is_absent(lease.expert) && cache.request(lease.expert, blocks(lease)) {
+            while cache.is_absent(lease.unit) || cache.is_lost(lease.unit) {
+                if cache.is_absent(lease.unit) && cache.request(lease.unit, blocks(lease)) {
                     shared.work.notify_all();
                     break;
                 }
-                // Experts that a call gave up are still on their way, this one perhaps.
+                // Units that a call gave up are still on their way, this one perhaps.
                 assert!(
-                    cache.is_lost(lease.expert) || cache.is_anything_unleased_coming(),
-                    "more experts than there is room for"
+                    cache.is_lost(lease.unit) || cache.is_anything_unleased_coming(),
+                    "more weights than there is room for"
                 );
                 cache = shared.wait_for_arrival(cache);
             }
@@ -308,17 +256,10 @@ impl Drop for ExpertStore {
     }
 }
 
-/// The matrices of an expert, in the order of [`Projection`].
-fn matrices(plan: &Plan, bank: &ExpertBank, expert: usize) -> Vec<Matrix> {
-    let linears = [&bank.up, &bank.down].into_iter().chain(bank.gating.gate());
-    let ids = linears.map(|linears| linears.matrices.start + expert);
-    ids.map(|id| plan.matrices[id].clone()).collect()
-}
-
-/// An expert that stays in memory while this lives, once it is there.
+/// A unit that stays in memory while this lives, once it is there.
 pub struct Lease {
     shared: Arc<Shared>,
-    expert: usize,
+    unit: usize,
     blocks: OnceLock<Arc<Vec<Piece>>>,
 }
 
@@ -326,7 +267,7 @@ impl Lease {
     /// Whether it is there.
     pub fn is_here(&self) -> bool {
         if self.blocks.get().is_none()
-            && let Presence::Here(blocks) = self.shared.lock().presence(self.expert)
+            && let Presence::Here(blocks) = self.shared.lock().presence(self.unit)
         {
             // Another thread may have been first.
             let _ = self.blocks.set(Arc::clone(blocks));
@@ -334,32 +275,43 @@ impl Lease {
         self.blocks.get().is_some()
     }
 
-    /// Waits until it is there; false if it could not be read ([`Lease::take_error`]).
+    /// Waits until it is there; false if it could not be read ([`Lease::wait_or_fail`] says why).
     pub fn wait(&self) -> bool {
         if self.is_here() {
             return true;
         }
         let mut cache = self.shared.lock();
-        while let Presence::Coming { .. } = cache.presence(self.expert) {
+        while let Presence::Coming { .. } = cache.presence(self.unit) {
             cache = self.shared.wait_for_arrival(cache);
         }
         drop(cache);
         self.is_here()
     }
 
-    /// Why it could not be read, once.
-    pub fn take_error(&self) -> Option<CpuError> {
-        self.shared.lock().take_error(self.expert)
+    /// Waits until it is there.
+    ///
+    /// # Errors
+    /// Why it could not be read.
+    pub fn wait_or_fail(&self) -> Result<(), CpuError> {
+        match self.wait() {
+            true => Ok(()),
+            false => Err(self
+                .shared
+                .lock()
+                .take_error(self.unit)
+                .unwrap_or(CpuError::ReaderPanicked)),
+        }
     }
 
-    /// A matrix of an expert that is there: its layout, and the blocks that it lies in.
+    /// A matrix of a unit that is there, by its place in it: its layout, and the blocks that it lies in.
     ///
     /// # Panics
     /// If it is not there.
-    pub fn matrix(&self, projection: Projection) -> (&MatrixLayout, &[Piece]) {
-        let blocks = self.blocks.get().expect("an expert is waited for before it is used");
-        let layout = &self.shared.layouts[self.shared.experts[self.expert].layout];
-        (&layout.matrices[projection as usize], blocks)
+    pub fn matrix(&self, place: usize) -> (&MatrixLayout, &[Piece]) {
+        let blocks = self.blocks.get().expect("a unit is waited for before it is used");
+        let units = &self.shared.units;
+        let layout = &units.layouts[units.units[self.unit].layout];
+        (&layout.matrices[place], blocks)
     }
 }
 
@@ -367,6 +319,6 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // First, so that the cache owns the blocks alone when it takes them away.
         self.blocks.take();
-        self.shared.lock().release(self.expert);
+        self.shared.lock().release(self.unit);
     }
 }

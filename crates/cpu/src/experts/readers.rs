@@ -1,25 +1,25 @@
-//! The threads that read experts.
+//! The threads that read units.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use goldcrest_format::{DType, TensorFiles};
-use goldcrest_model::spec::Storage;
+use goldcrest_format::TensorFiles;
+use goldcrest_model::plan::Plan;
 
-use super::Expert;
 use super::cache::{Cache, Outcome, Task};
-use super::layout::{Layout, Run};
+use super::layout::Run;
+use super::units::Units;
 use crate::CpuError;
 use crate::weights::load::{Buffers, PanelSource};
-use crate::weights::window::{MOST_WINDOW_BYTES, Window};
+use crate::weights::window::Window;
 use crate::weights::{Panels, find, weights_error};
 
 /// What calls and readers share.
 pub struct Shared {
-    files: TensorFiles,
-    pub experts: Vec<Expert>,
-    pub layouts: Vec<Layout>,
+    plan: Arc<Plan>,
+    pub files: TensorFiles,
+    pub units: Units,
     cache: Mutex<Cache>,
     /// There is something to read, or the readers are to end.
     pub work: Condvar,
@@ -28,11 +28,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn new(files: TensorFiles, cache: Cache, experts: Vec<Expert>, layouts: Vec<Layout>) -> Shared {
+    pub fn new(plan: Arc<Plan>, files: TensorFiles, cache: Cache, units: Units) -> Shared {
         Shared {
+            plan,
             files,
-            experts,
-            layouts,
+            units,
             cache: Mutex::new(cache),
             work: Condvar::new(),
             arrived: Condvar::new(),
@@ -60,7 +60,7 @@ impl Shared {
                 return None;
             }
             while let Some(task) = cache.next_task() {
-                if !cache.is_dropped(task.expert) {
+                if !cache.is_dropped(task.unit) {
                     return Some(task);
                 }
                 if cache.deliver(task, Outcome::Dropped) {
@@ -73,48 +73,21 @@ impl Shared {
 
     /// Reads and packs what belongs into a block.
     fn fill(&self, task: &mut Task, buffers: &mut Buffers) -> Result<(), CpuError> {
-        let expert = &self.experts[task.expert];
-        let layout = &self.layouts[expert.layout];
+        let unit = &self.units.units[task.unit];
+        let layout = &self.units.layouts[unit.layout];
         for Run { matrix, panels, offset } in layout.runs(task.block) {
-            let shape = &layout.matrices[matrix].panels;
-            let matrix = &expert.matrices[matrix];
+            let part = unit.matrices[matrix];
+            let matrix = self.plan.matrix(part.id);
+            let whole = Panels::of(matrix);
             let info = find(&self.files, &matrix.tensor)?;
             let source = PanelSource::new(&self.files, info, matrix)?;
-            let target = &mut task.piece[offset..][..panels.len() * shape.panel_bytes];
+            let target = &mut task.piece[offset..][..panels.len() * whole.panel_bytes];
             source
-                .pack(shape, panels, target, buffers)
+                .pack(&whole, part.panels(panels), target, buffers)
                 .map_err(|error| weights_error(info, error))?;
         }
         Ok(())
     }
-}
-
-/// Bytes of the longest stretch of a tensor that a block is made of.
-pub fn window_bytes(files: &TensorFiles, experts: &[Expert], layouts: &[Layout]) -> Result<usize, CpuError> {
-    let mut most = 0;
-    // Equal panels may be made of different types.
-    let mut seen: Vec<(usize, Vec<(DType, &Storage)>)> = Vec::new();
-    for expert in experts {
-        let types = expert
-            .matrices
-            .iter()
-            .map(|matrix| (matrix.dtype, &matrix.storage))
-            .collect();
-        let kind = (expert.layout, types);
-        if seen.contains(&kind) {
-            continue;
-        }
-        seen.push(kind);
-        let layout = &layouts[expert.layout];
-        for Run { matrix, panels, .. } in (0..layout.blocks).flat_map(|block| layout.runs(block)) {
-            let shape: &Panels = &layout.matrices[matrix].panels;
-            let matrix = &expert.matrices[matrix];
-            let info = find(files, &matrix.tensor)?;
-            let stored = PanelSource::new(files, info, matrix)?.stored(shape, panels);
-            most = most.max((stored.end - stored.start).min(MOST_WINDOW_BYTES));
-        }
-    }
-    Ok(most as usize)
 }
 
 /// Starts a reader, with a window of so many bytes.

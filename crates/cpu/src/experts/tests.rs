@@ -4,19 +4,26 @@ use crate::CpuError;
 
 /// A cache of `blocks` blocks for one layer of `experts` experts.
 fn cache(experts: usize, blocks: usize, eviction: Eviction) -> Cache {
-    Cache::new(&[experts], Piece::many(64, blocks).unwrap(), eviction)
+    Cache::new(&[experts], 1, Piece::many(64, blocks).unwrap(), eviction)
 }
 
 /// Wants an expert of one block, lets it be read if it is not there, and lets it go. True if it was there.
 fn use_once(cache: &mut Cache, expert: usize, rows: usize) -> bool {
     let in_bank = expert;
-    cache.choose(0, std::iter::once(Chosen { expert, in_bank, rows }));
+    cache.choose(
+        0,
+        std::iter::once(Chosen {
+            unit: expert,
+            in_bank,
+            rows,
+        }),
+    );
     cache.want(expert);
     let was_here = !cache.is_absent(expert);
     if !was_here {
         assert!(cache.request(expert, 1));
         let task = cache.next_task().unwrap();
-        assert!((task.expert, task.block) == (expert, 0) && cache.deliver(task, Outcome::Read));
+        assert!((task.unit, task.block) == (expert, 0) && cache.deliver(task, Outcome::Read));
     }
     cache.release(expert);
     was_here
@@ -72,6 +79,7 @@ fn a_prompt_that_goes_through_all_layers_keeps_what_there_is_room_for() {
     const EXPERTS: usize = 8;
     let mut cache = Cache::new(
         &[EXPERTS; LAYERS],
+        LAYERS,
         Piece::many(64, 16).unwrap(),
         Eviction::LeastFrequent,
     );
@@ -84,7 +92,7 @@ fn a_prompt_that_goes_through_all_layers_keeps_what_there_is_room_for() {
             cache.choose(
                 layer,
                 (0..EXPERTS).map(|in_bank| Chosen {
-                    expert: layer * EXPERTS + in_bank,
+                    unit: layer * EXPERTS + in_bank,
                     in_bank,
                     rows: rows(in_bank),
                 }),
@@ -159,7 +167,7 @@ fn what_the_running_op_chose_leaves_last() {
         use_once(&mut cache, 0, 1);
         use_once(&mut cache, 1, 9);
         let chosen = [2, 0].map(|expert| Chosen {
-            expert,
+            unit: expert,
             in_bank: expert,
             rows: 1,
         });
@@ -169,5 +177,32 @@ fn what_the_running_op_chose_leaves_last() {
         let task = cache.next_task().unwrap();
         cache.deliver(task, Outcome::Read);
         assert_eq!(here(&cache, 3), [0, 2], "{eviction:?}");
+    }
+}
+
+/// Of those that every call wants, in the same order, the one used last is the last to come again.
+#[test]
+fn what_every_call_wants_stays_before_what_is_chosen() {
+    for eviction in [Eviction::LeastFrequent, Eviction::LeastRecent] {
+        // Two experts, and three that every call wants.
+        let mut cache = Cache::new(&[2, 1, 1, 1], 1, Piece::many(64, 3).unwrap(), eviction);
+        use_once(&mut cache, 1, 100);
+        for unit in [2, 3] {
+            cache.want(unit);
+            assert!(cache.request(unit, 1));
+            let task = cache.next_task().unwrap();
+            cache.deliver(task, Outcome::Read);
+            cache.release(unit);
+        }
+        for (unit, expected) in [(4, [2, 3, 4]), (3, [2, 3, 4]), (1, [1, 2, 4])] {
+            cache.want(unit);
+            if cache.is_absent(unit) {
+                assert!(cache.request(unit, 1));
+                let task = cache.next_task().unwrap();
+                cache.deliver(task, Outcome::Read);
+            }
+            cache.release(unit);
+            assert_eq!(here(&cache, 5), expected, "{eviction:?} after {unit}");
+        }
     }
 }

@@ -312,7 +312,10 @@ pub struct SharedTiles<'a, T> {
     matrices: [Option<Matrix<'a, T>>; MOST_MATRICES],
     /// Where ranges of rows begin, and the end of the last; none: a tile has all rows of each matrix, whose numbers may differ.
     row_cuts: Option<&'a [usize]>,
-    columns: usize,
+    /// Of the matrices.
+    width: usize,
+    /// Those that are cut into tiles.
+    columns: Range<usize>,
     tile_columns: usize,
     order: TileOrder,
     counter: TileCounter,
@@ -340,22 +343,32 @@ pub enum TileOrder {
 }
 
 impl<'a, T> SharedTiles<'a, T> {
-    /// Tiles of the rows between two of `row_cuts` and of `tile_columns` of `columns` columns, the last of them perhaps fewer. No matrix
-    /// yet.
+    /// Tiles of the rows between two of `row_cuts` and of `tile_columns` of the `columns` of matrices that are `width` wide, the last of
+    /// them perhaps fewer. No matrix yet.
     ///
     /// # Panics
-    /// If the cuts do not rise or `tile_columns` is 0.
+    /// If the cuts do not rise, there are no such columns or `tile_columns` is 0.
     #[must_use]
-    pub fn new(row_cuts: &'a [usize], columns: usize, tile_columns: usize, order: TileOrder) -> Self {
+    pub fn new(
+        row_cuts: &'a [usize],
+        (width, columns): (usize, Range<usize>),
+        tile_columns: usize,
+        order: TileOrder,
+    ) -> Self {
         assert!(row_cuts.is_sorted(), "rows cut at {row_cuts:?}");
+        assert!(
+            columns.start <= columns.end && columns.end <= width,
+            "columns {columns:?} of {width}"
+        );
         let row_ranges = row_cuts.len().saturating_sub(1);
         Self {
             matrices: Default::default(),
             row_cuts: Some(row_cuts),
+            width,
+            counter: TileCounter::new(row_ranges * columns.len().div_ceil(tile_columns)),
             columns,
             tile_columns,
             order,
-            counter: TileCounter::new(row_ranges * columns.div_ceil(tile_columns)),
         }
     }
 
@@ -368,7 +381,8 @@ impl<'a, T> SharedTiles<'a, T> {
         Self {
             matrices: Default::default(),
             row_cuts: None,
-            columns,
+            width: columns,
+            columns: 0..columns,
             tile_columns,
             order: TileOrder::Columns,
             counter: TileCounter::new(columns.div_ceil(tile_columns)),
@@ -380,7 +394,7 @@ impl<'a, T> SharedTiles<'a, T> {
     /// # Panics
     /// If it does not have the columns, or the rows up to the last cut, or `index` is not below [`MOST_MATRICES`].
     pub fn set(&mut self, index: usize, slice: &'a mut [T]) {
-        let matrix = Matrix::new(slice, self.columns);
+        let matrix = Matrix::new(slice, self.width);
         if let Some(cuts) = self.row_cuts {
             assert_eq!(Some(&matrix.rows), cuts.last(), "rows of a matrix");
         }
@@ -390,15 +404,15 @@ impl<'a, T> SharedTiles<'a, T> {
     /// The next tile that nobody has claimed, of each matrix; none when all are.
     pub fn next(&self) -> Option<SharedTile<'a, T>> {
         let tile = self.counter.next()?;
-        let column_tiles = self.columns.div_ceil(self.tile_columns);
+        let column_tiles = self.columns.len().div_ceil(self.tile_columns);
         let row_ranges = self.row_cuts.map_or(1, |cuts| cuts.len().saturating_sub(1));
         let (row_range, column_tile) = match self.order {
             TileOrder::Rows => (tile % row_ranges, tile / row_ranges),
             TileOrder::Columns => (tile / column_tiles, tile % column_tiles),
         };
         let rows = self.row_cuts.map(|cuts| cuts[row_range]..cuts[row_range + 1]);
-        let start = column_tile * self.tile_columns;
-        let columns = start..self.columns.min(start + self.tile_columns);
+        let start = self.columns.start + column_tile * self.tile_columns;
+        let columns = start..self.columns.end.min(start + self.tile_columns);
         let piece = |matrix: &Matrix<'a, T>| {
             // SAFETY: the counter deals every tile once, tiles of different numbers are disjoint because the cuts rise, and every matrix
             // is a slice of its own.

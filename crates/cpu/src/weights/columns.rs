@@ -56,11 +56,11 @@ impl<'a> ColumnSource<'a> {
         let element_bytes = row_bytes / k;
         let rows = room(&mut buffers.rows, outputs.len() * row_bytes);
         let decoded = room(&mut buffers.decoded, columns.len());
-        let stored = room(&mut buffers.stored, self.stored_bytes(columns.len()));
+        let stored = room(&mut buffers.stored, stored_bytes(self.matrix, columns.len()));
         for input in 0..k {
             let tensor_row = self.first_input + input;
-            let row_start = tensor_row as u64 * self.stored_bytes(self.info.row_elements()) as u64;
-            let offset = row_start + self.stored_bytes(columns.start) as u64;
+            let row_start = tensor_row as u64 * stored_bytes(self.matrix, self.info.row_elements()) as u64;
+            let offset = row_start + stored_bytes(self.matrix, columns.start) as u64;
             window::read(buffers.window.as_mut(), self.files, self.info, offset, stored)?;
             blocks::decode(self.matrix.dtype, stored, decoded).map_err(|error| decode_error(self.info, error))?;
             if let Some(scales) = &self.scales {
@@ -79,15 +79,15 @@ impl<'a> ColumnSource<'a> {
         }
         Ok(())
     }
+}
 
-    /// The bytes of the tensor from the first to the last input, with all that lies between.
-    pub fn stored(&self, k: usize) -> Range<u64> {
-        let row_bytes = self.stored_bytes(self.info.row_elements()) as u64;
-        self.first_input as u64 * row_bytes..(self.first_input + k) as u64 * row_bytes
-    }
+/// The bytes of a matrix's tensor from the first to the last input, with all that lies between.
+pub fn stored(info: &TensorInfo, matrix: &Matrix, first_input: usize) -> Range<u64> {
+    let row_bytes = stored_bytes(matrix, info.row_elements()) as u64;
+    first_input as u64 * row_bytes..(first_input + matrix.cols) as u64 * row_bytes
+}
 
-    /// Bytes of whole blocks.
-    fn stored_bytes(&self, elements: usize) -> usize {
-        elements / self.matrix.dtype.block_elements() * self.matrix.dtype.block_bytes()
-    }
+/// Bytes of whole blocks.
+fn stored_bytes(matrix: &Matrix, elements: usize) -> usize {
+    elements / matrix.dtype.block_elements() * matrix.dtype.block_bytes()
 }

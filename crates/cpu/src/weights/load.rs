@@ -6,16 +6,17 @@ use std::sync::OnceLock;
 
 use goldcrest_format::{FormatError, TensorFiles, TensorInfo};
 use goldcrest_kernels::PANEL_ROWS;
+use goldcrest_model::plan::{MatrixId, Plan};
 use goldcrest_model::spec::{Matrix, Storage};
 
-use super::columns::ColumnSource;
-use super::rows::RowSource;
+use super::columns::{self, ColumnSource};
+use super::rows::{self, RowSource};
 use super::window::{MOST_WINDOW_BYTES, Window};
 use super::{Panels, find, weights_error};
-use crate::CpuError;
 use crate::buffer::HUGE_PAGE_BYTES;
 use crate::memory;
 use crate::pool::{Parts, Pool, Tiles};
+use crate::{CpuError, CpuOptions};
 
 /// A thread takes about so many bytes of panels at a time: a page of theirs is then brought in, which clears it, by one thread and not
 /// by all of them at once.
@@ -52,7 +53,6 @@ struct Job<'a> {
     info: &'a TensorInfo,
     source: PanelSource<'a>,
     tiles: Tiles<'a, u8>,
-    tile_panels: usize,
     /// No later matrix is in the same tensor.
     is_last_of_tensor: bool,
 }
@@ -61,6 +61,7 @@ struct Job<'a> {
 pub struct PanelSource<'a> {
     files: &'a TensorFiles,
     info: &'a TensorInfo,
+    matrix: &'a Matrix,
     stored: Stored<'a>,
 }
 
@@ -75,15 +76,12 @@ impl<'a> PanelSource<'a> {
             Storage::Columns { first_input } => Stored::Columns(ColumnSource::new(files, info, matrix, first_input)?),
             Storage::Rows | Storage::Mxfp4 { .. } => Stored::Rows(RowSource::new(files, info, matrix)?),
         };
-        Ok(PanelSource { files, info, stored })
-    }
-
-    /// The bytes of the tensor in which some panels lie, not all of which are theirs.
-    pub fn stored(&self, panels: &Panels, indices: Range<usize>) -> Range<u64> {
-        match &self.stored {
-            Stored::Rows(rows) => rows.stored(panels.k, outputs_of(panels, indices)),
-            Stored::Columns(columns) => columns.stored(panels.k),
-        }
+        Ok(PanelSource {
+            files,
+            info,
+            matrix,
+            stored,
+        })
     }
 
     /// Reads some panels and packs them into `target`, one after the other; through the window of `buffers` if they have one.
@@ -95,7 +93,11 @@ impl<'a> PanelSource<'a> {
         buffers: &mut Buffers,
     ) -> Result<(), FormatError> {
         if let Some(window) = &mut buffers.window {
-            window.load(self.files, self.info, self.stored(panels, indices.clone()))?;
+            let stretch = stored(self.info, self.matrix, indices.clone());
+            window.load(self.files, self.info, stretch)?;
+            if let Stored::Rows(rows) = &self.stored {
+                rows.load_exponents(outputs_of(panels, indices.clone()), window)?;
+            }
         }
         match &self.stored {
             Stored::Rows(rows) => {
@@ -109,6 +111,14 @@ impl<'a> PanelSource<'a> {
     }
 }
 
+/// The bytes of its tensor in which some panels of a matrix lie, not all of which are theirs.
+pub fn stored(info: &TensorInfo, matrix: &Matrix, indices: Range<usize>) -> Range<u64> {
+    match matrix.storage {
+        Storage::Columns { first_input } => columns::stored(info, matrix, first_input),
+        Storage::Rows | Storage::Mxfp4 { .. } => rows::stored(matrix, outputs_of(&Panels::of(matrix), indices)),
+    }
+}
+
 /// What reading weights leaves in the system's cache of the files' pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachedPages {
@@ -116,6 +126,64 @@ pub enum CachedPages {
     Keep,
     /// Next to nothing: memory is counted.
     Avoid,
+}
+
+impl CachedPages {
+    /// Whoever has some of the weights read when they are wanted counts every byte.
+    pub fn of(options: &CpuOptions) -> CachedPages {
+        match options.experts.is_some() || options.spares_page_cache {
+            true => CachedPages::Avoid,
+            false => CachedPages::Keep,
+        }
+    }
+}
+
+/// Most bytes that one thread takes to load the matrices of a plan that are not streamed.
+pub fn most_bytes(
+    (plan, files): (&Plan, &TensorFiles),
+    is_streamed: &dyn Fn(MatrixId) -> bool,
+    cached: CachedPages,
+) -> Result<usize, CpuError> {
+    let (mut window, mut buffers) = (0, 0);
+    let resident = plan
+        .matrices
+        .iter()
+        .enumerate()
+        .filter(|(id, _)| !is_streamed(MatrixId(*id)));
+    for (_, matrix) in resident {
+        let info = find(files, &matrix.tensor)?;
+        window = window.max(first_stretch(info, matrix, &Panels::of(matrix)));
+        buffers = buffers.max(most_buffer_bytes(matrix));
+    }
+    Ok(match cached {
+        CachedPages::Keep => buffers,
+        CachedPages::Avoid => buffers.saturating_add(Window::memory_bytes(window)),
+    })
+}
+
+/// Most bytes of [`Buffers`], without the window, that a matrix takes.
+fn most_buffer_bytes(matrix: &Matrix) -> usize {
+    let panels = Panels::of(matrix);
+    let rows = match matrix.storage {
+        Storage::Columns { .. } => tile_panels(&panels) * PANEL_ROWS,
+        Storage::Rows | Storage::Mxfp4 { .. } => PANEL_ROWS,
+    };
+    let made = rows * panels.panel_type.row_bytes(matrix.cols);
+    // Rows of a panel that lie near each other are read with what lies between.
+    let stored = 2 * PANEL_ROWS * rows::stored_row_bytes(matrix);
+    made.saturating_add(stored)
+        .saturating_add(matrix.cols * size_of::<f32>())
+}
+
+/// Panels that a thread takes at a time.
+fn tile_panels(panels: &Panels) -> usize {
+    (TILE_BYTES / panels.panel_bytes).max(1)
+}
+
+/// Bytes that a window reads of a matrix at once, if it reads so many.
+fn first_stretch(info: &TensorInfo, matrix: &Matrix, panels: &Panels) -> usize {
+    let stored = stored(info, matrix, 0..tile_panels(panels).min(panels.count()));
+    (stored.end - stored.start).min(MOST_WINDOW_BYTES) as usize
 }
 
 /// Reads and packs matrices into the panels in `target`, which follow each other there. The threads take one stretch of panels after the
@@ -165,16 +233,13 @@ pub fn load_matrices(
 
 /// A window for each thread, if the files' pages are not to be kept.
 fn windows(jobs: &[Job], (pool, cached): (&Pool, CachedPages)) -> Result<Vec<Option<Window>>, CpuError> {
-    let stretch = |job: &Job| {
-        let stored = job
-            .source
-            .stored(&job.panels, 0..job.tile_panels.min(job.panels.count()));
-        stored.end - stored.start
-    };
-    let longest = jobs.iter().map(stretch).max().unwrap_or(0).min(MOST_WINDOW_BYTES);
+    let stretches = jobs
+        .iter()
+        .map(|job| first_stretch(job.info, job.source.matrix, &job.panels));
+    let longest = stretches.max().unwrap_or(0);
     let window = |_| match cached {
         CachedPages::Keep => Ok(None),
-        CachedPages::Avoid => Window::new(longest as usize).map(Some),
+        CachedPages::Avoid => Window::new(longest).map(Some),
     };
     Ok((0..pool.threads()).map(window).collect::<Result<_, _>>()?)
 }
@@ -190,13 +255,11 @@ fn jobs<'a>(
         let (own, rest) = target.split_at_mut(panels.count() * panels.panel_bytes);
         target = rest;
         let info = find(files, &matrix.tensor)?;
-        let tile_panels = (TILE_BYTES / panels.panel_bytes).max(1);
         jobs.push(Job {
             panels,
             info,
             source: PanelSource::new(files, info, matrix)?,
-            tile_panels,
-            tiles: Tiles::new(own, panels.panel_bytes, (tile_panels, panels.panel_bytes)),
+            tiles: Tiles::new(own, panels.panel_bytes, (tile_panels(&panels), panels.panel_bytes)),
             is_last_of_tensor: false,
         });
     }

@@ -35,6 +35,27 @@ enum Making<'a> {
 /// Rows of one panel; the last panel may have fewer than 16.
 type PanelRows<'a> = [&'a [u8]; PANEL_ROWS];
 
+/// The bytes of its tensor from the first to the last row of some outputs of a matrix.
+pub fn stored(matrix: &Matrix, outputs: Range<usize>) -> Range<u64> {
+    stretch(matrix, outputs, stored_row_bytes(matrix))
+}
+
+/// The same of a tensor whose rows, of `row_bytes` bytes, stand for those.
+fn stretch(matrix: &Matrix, outputs: Range<usize>, row_bytes: usize) -> Range<u64> {
+    let sources = outputs.map(|output| matrix.source_row(output) as u64);
+    let row_bytes = row_bytes as u64;
+    let (first, end) = sources.fold((u64::MAX, 0), |(first, end), row| (first.min(row), end.max(row + 1)));
+    first.min(end) * row_bytes..end * row_bytes
+}
+
+/// Bytes of a row in the matrix's tensor.
+pub fn stored_row_bytes(matrix: &Matrix) -> usize {
+    match matrix.storage {
+        Storage::Mxfp4 { .. } => matrix.cols / mxfp4::BLOCK_VALUES * mxfp4::NIBBLE_BYTES,
+        _ => matrix.cols / matrix.dtype.block_elements() * matrix.dtype.block_bytes(),
+    }
+}
+
 impl<'a> RowSource<'a> {
     pub fn new(files: &'a TensorFiles, info: &'a TensorInfo, matrix: &'a Matrix) -> Result<Self, CpuError> {
         let making = match (&matrix.storage, stored_panel_type(matrix)) {
@@ -55,6 +76,15 @@ impl<'a> RowSource<'a> {
         })
     }
 
+    /// Reads the exponents of some outputs, where they are in a tensor of their own.
+    pub fn load_exponents(&self, outputs: Range<usize>, window: &mut Window) -> Result<(), FormatError> {
+        let Making::Mxfp4 { exponents } = self.making else {
+            return Ok(());
+        };
+        let row_bytes = self.matrix.cols / mxfp4::BLOCK_VALUES;
+        window.load_beside(self.files, exponents, stretch(self.matrix, outputs, row_bytes))
+    }
+
     /// Reads the rows of panel `index` and packs them into `target`.
     pub fn pack(
         &self,
@@ -68,7 +98,7 @@ impl<'a> RowSource<'a> {
         let count = outputs.len();
         let stored = self.read(
             self.info,
-            self.stored_row_bytes(k),
+            stored_row_bytes(self.matrix),
             outputs.clone(),
             (&mut buffers.stored, buffers.window.as_mut()),
         )?;
@@ -113,21 +143,6 @@ impl<'a> RowSource<'a> {
         }
         pack_rows(panels, made, target);
         Ok(())
-    }
-
-    /// The bytes of the tensor from the first to the last of some rows.
-    pub fn stored(&self, k: usize, outputs: Range<usize>) -> Range<u64> {
-        let sources = outputs.map(|output| self.matrix.source_row(output) as u64);
-        let row_bytes = self.stored_row_bytes(k) as u64;
-        let (first, end) = sources.fold((u64::MAX, 0), |(first, end), row| (first.min(row), end.max(row + 1)));
-        first.min(end) * row_bytes..end * row_bytes
-    }
-
-    fn stored_row_bytes(&self, k: usize) -> usize {
-        match self.making {
-            Making::Mxfp4 { .. } => k / mxfp4::BLOCK_VALUES * mxfp4::NIBBLE_BYTES,
-            _ => k / self.matrix.dtype.block_elements() * self.matrix.dtype.block_bytes(),
-        }
     }
 
     /// The rows of `tensor` that hold at most 16 outputs. Those that lie near each other, as pairs of a rotation do, are read at once.

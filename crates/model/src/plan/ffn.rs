@@ -52,7 +52,9 @@ impl Builder {
         let weights = self.buffer("expert_weights", router.rule.top_k);
         let correction = router.correction.as_ref().map(|correction| self.vector(correction));
         let expert_scale = router.expert_scale.as_ref().map(|scale| self.vector(scale));
+        let (experts, activations) = (self.experts(&moe.experts), self.activations(&moe.experts.up[0].weight));
         self.op(Op::Route {
+            experts,
             rule: router.rule,
             correction,
             expert_scale,
@@ -60,7 +62,8 @@ impl Builder {
             ids,
             weights,
         });
-        let (experts, activations) = (self.experts(&moe.experts), self.activations(&moe.experts.up[0].weight));
+        // Before the experts, which may have to be read first.
+        let shared = moe.shared.as_ref().map(|shared| self.shared_expert(shared, input));
         self.op(Op::Experts {
             experts,
             activations,
@@ -69,23 +72,24 @@ impl Builder {
             input,
             out,
         });
-        if let Some(shared) = &moe.shared {
-            self.shared_expert(shared, input, out);
+        if let Some(shared) = shared {
+            self.op(Op::Add {
+                out,
+                input: shared,
+                scale: 1.0,
+            });
         }
         self.scale(out, moe.scale);
     }
 
-    fn shared_expert(&mut self, shared: &SharedExpert, input: BufferId, out: BufferId) {
+    /// What the shared expert makes of `input`.
+    fn shared_expert(&mut self, shared: &SharedExpert, input: BufferId) -> BufferId {
         let update = self.buffer("shared", self.plan.hidden);
         self.dense_ffn(&shared.ffn, input, update);
         if let Some(gate) = &shared.gate {
             self.sigmoid_gate(gate, input, update);
         }
-        self.op(Op::Add {
-            out,
-            input: update,
-            scale: 1.0,
-        });
+        update
     }
 
     fn experts(&mut self, experts: &Experts) -> ExpertsId {

@@ -168,8 +168,9 @@ pub enum Op {
         c: BufferId,
         out: BufferId,
     },
-    /// Chooses experts for each row: ids (whole numbers) ascending, and their weights.
+    /// Chooses some of `experts` for each row: ids (whole numbers) ascending, and their weights.
     Route {
+        experts: ExpertsId,
         rule: RouteRule,
         correction: Option<VectorId>,
         expert_scale: Option<VectorId>,

@@ -484,6 +484,7 @@ impl OpText<'_> {
                 logits,
                 ids,
                 weights,
+                ..
             } => {
                 write!(f, "{}, {} = route {} {rule}", name(ids), name(weights), name(logits))?;
                 if let Some(correction) = correction {

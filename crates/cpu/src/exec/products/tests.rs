@@ -29,7 +29,7 @@ fn tiles(rows: usize, (width, k): (usize, usize), threads: usize) -> Vec<Tile> {
     let tile_columns = tile_columns(width, panel_bytes, tile_bytes, threads);
     row_cuts(&packed, width.div_ceil(tile_columns), threads, &mut cuts);
     let mut out = vec![0_u8; rows * width];
-    let mut tiles = SharedTiles::new(&cuts, width, tile_columns, TileOrder::Rows);
+    let mut tiles = SharedTiles::new(&cuts, (width, 0..width), tile_columns, TileOrder::Rows);
     tiles.set(0, &mut out);
     let claimed = std::iter::from_fn(|| tiles.next());
     claimed

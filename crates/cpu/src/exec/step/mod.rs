@@ -11,6 +11,8 @@ use goldcrest_model::spec::Activation;
 
 use crate::pool::MOST_MATRICES;
 
+mod cut;
+
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +30,19 @@ impl Step {
             Step::Products(products) => products.ops.clone(),
         }
     }
+
+    pub fn products(&self) -> Option<&Products> {
+        match self {
+            Step::Op(_) => None,
+            Step::Products(products) => Some(products),
+        }
+    }
 }
 
 /// Products of one input, the norm that makes it, and what happens to their outputs column by column.
+#[derive(Clone)]
 pub struct Products {
+    /// Of a step that was cut the norm is with the first part, all others with the last.
     ops: Range<usize>,
     /// Makes `input`, if that is the op before.
     pub norm: Option<Normed>,
@@ -84,10 +95,12 @@ pub struct Home {
 }
 
 /// Buffers of one width whose columns depend on the input, and on the same columns of each other.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Group {
     /// At most [`MOST_MATRICES`].
     pub buffers: Vec<BufferId>,
+    /// Of the buffers: all, unless the step was cut.
+    pub columns: Range<usize>,
     /// In order; buffers by their place in `buffers`.
     pub ops: Vec<ColumnOp>,
 }
@@ -99,6 +112,8 @@ pub enum ColumnOp {
         weight: MatrixId,
         bias: Option<VectorId>,
         out: usize,
+        /// Among the products of the step.
+        place: usize,
     },
     Activate {
         activation: Activation,
@@ -116,17 +131,21 @@ pub enum ColumnOp {
     },
 }
 
-/// The steps of a plan, in order.
-pub fn steps(plan: &Plan) -> Vec<Step> {
+/// The steps of a plan, in order. Products are cut by columns into steps of at most `most_bytes` of matrices, where these are given.
+pub fn steps(plan: &Plan, most_bytes: Option<usize>) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut index = 0;
     while index < plan.ops.len() {
-        let step = match Products::of(plan, index..plan.ops.len()) {
-            Some(products) => Step::Products(products),
-            None => Step::Op(index),
+        let Some(products) = Products::of(plan, index..plan.ops.len()) else {
+            steps.push(Step::Op(index));
+            index += 1;
+            continue;
         };
-        index = step.ops().end;
-        steps.push(step);
+        index = products.ops.end;
+        match most_bytes {
+            Some(bytes) => steps.extend(products.cut(plan, bytes).into_iter().map(Step::Products)),
+            None => steps.push(Step::Products(products)),
+        }
     }
     steps
 }
@@ -153,16 +172,36 @@ impl Products {
         while products.ops.end < ops.end && products.take(plan, &plan.ops[products.ops.end]) {
             products.ops.end += 1;
         }
-        for (group, Group { buffers, .. }) in products.groups.iter().enumerate() {
+        products.complete();
+        Some(products)
+    }
+
+    /// Says where buffers and products are, once the groups are what they stay.
+    fn complete(&mut self) {
+        self.homes.clear();
+        for (group, Group { buffers, .. }) in self.groups.iter().enumerate() {
             let home = |(place, buffer): (usize, &BufferId)| Home {
                 buffer: *buffer,
                 group,
                 place,
             };
-            products.homes.extend(buffers.iter().enumerate().map(home));
+            self.homes.extend(buffers.iter().enumerate().map(home));
         }
-        products.homes.sort_by_key(|home| home.buffer);
-        Some(products)
+        self.homes.sort_by_key(|home| home.buffer);
+        let ops = self.groups.iter_mut().flat_map(|group| &mut group.ops);
+        let places = ops.filter_map(|op| match op {
+            ColumnOp::MatMul { place, .. } => Some(place),
+            _ => None,
+        });
+        places.enumerate().for_each(|(number, place)| *place = number);
+    }
+
+    /// The matrices with the outputs that belong to this step, in the order of the products.
+    pub fn matrices(&self) -> impl Iterator<Item = (MatrixId, Range<usize>)> {
+        self.groups.iter().flat_map(|group| {
+            let matrices = group.ops.iter().filter_map(ColumnOp::matrix);
+            matrices.map(|id| (id, group.columns.clone()))
+        })
     }
 
     /// Takes an op, unless it needs a barrier before it.
@@ -182,7 +221,13 @@ impl Products {
                 }
                 self.groups.push(Group {
                     buffers: vec![out],
-                    ops: vec![ColumnOp::MatMul { weight, bias, out: 0 }],
+                    columns: 0..plan.buffer(out).width,
+                    ops: vec![ColumnOp::MatMul {
+                        weight,
+                        bias,
+                        out: 0,
+                        place: 0,
+                    }],
                 });
                 true
             }
@@ -257,13 +302,26 @@ impl Group {
 }
 
 impl ColumnOp {
+    fn matrix(&self) -> Option<MatrixId> {
+        match *self {
+            ColumnOp::MatMul { weight, .. } => Some(weight),
+            _ => None,
+        }
+    }
+
     /// The same after its buffers moved up by `by` places.
     fn moved(self, by: usize) -> ColumnOp {
         match self {
-            ColumnOp::MatMul { weight, bias, out } => ColumnOp::MatMul {
+            ColumnOp::MatMul {
+                weight,
+                bias,
+                out,
+                place,
+            } => ColumnOp::MatMul {
                 weight,
                 bias,
                 out: out + by,
+                place,
             },
             ColumnOp::Activate { activation, gate, up } => ColumnOp::Activate {
                 activation,

@@ -40,8 +40,14 @@ fn steps_hold_every_op_once_and_in_order() {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
     for case in goldens::golden_cases() {
         let program = compile(&cpu, &case);
-        let ops: Vec<usize> = steps(&program.plan).iter().flat_map(Step::ops).collect();
-        assert!(ops.iter().copied().eq(0..program.plan.ops.len()), "{case}");
+        for most_bytes in [None, Some(1), Some(20_000)] {
+            let ops = steps(&program.plan, most_bytes);
+            let ops = ops.iter().flat_map(Step::ops);
+            assert!(
+                ops.eq(0..program.plan.ops.len()),
+                "{case} in steps of {most_bytes:?} bytes"
+            );
+        }
     }
 }
 
@@ -53,7 +59,7 @@ fn a_dense_layer_is_five_regions() {
         .filter(|&index| matches!(program.plan.ops[index], Op::Boundary { .. }))
         .collect();
     let (first, last) = (boundaries[0], boundaries[1]);
-    let regions = steps(&program.plan)
+    let regions = steps(&program.plan, None)
         .iter()
         .filter(|step| (first..last).contains(&step.ops().start))
         .filter(|step| match step {
@@ -72,7 +78,7 @@ fn norms_are_part_of_the_step_that_packs_their_rows() {
     let cpu = Cpu::new(CpuOptions::default()).unwrap();
     let program = compile(&cpu, "llama3");
     let norms = program.plan.ops.iter().filter(|op| matches!(op, Op::Norm { .. }));
-    let steps = steps(&program.plan);
+    let steps = steps(&program.plan, None);
     let fused = steps
         .iter()
         .filter(|step| matches!(step, Step::Products(Products { norm: Some(_), .. })));
@@ -112,10 +118,18 @@ fn steps_of_quantised_products_give_the_bits_of_their_ops() {
 
 fn compare_with_ops(cpu: &Cpu, mut program: Program, name: &str) {
     for chunk in [1, 19] {
-        program.steps = steps(&program.plan);
+        program.steps = steps(&program.plan, None);
         let found = logits(cpu, &program, chunk);
         program.steps = apart(&program.plan);
         assert!(found == logits(cpu, &program, chunk), "{name} in chunks of {chunk}");
+        // One panel of each matrix at a time, and several.
+        for most_bytes in [1, 20_000] {
+            program.steps = steps(&program.plan, Some(most_bytes));
+            assert!(
+                found == logits(cpu, &program, chunk),
+                "{name} in chunks of {chunk}, steps of {most_bytes} bytes"
+            );
+        }
     }
 }
 
