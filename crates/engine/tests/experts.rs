@@ -11,6 +11,7 @@ use goldcrest_engine::{
 };
 use goldcrest_format::Checkpoint;
 use support::goldens::{golden_cases, golden_gguf_path};
+use support::streaming::least_bytes;
 use support::{bits, feed, golden, golden_gguf, ids, json, open, session};
 
 /// The prompt of a case, and the ids after it.
@@ -48,23 +49,14 @@ fn open_with(checkpoint: &Checkpoint, base: EngineOptions, experts: ExpertOption
     Engine::open(checkpoint, options)
 }
 
-/// The memory that one expert takes.
-fn least_bytes(checkpoint: &Checkpoint) -> usize {
-    match open_with(checkpoint, EngineOptions::default(), streaming(0)).map(|_| ()) {
-        Err(OpenError::Backend(CpuError::ExpertMemory { least_bytes, bytes: 0 })) => least_bytes,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// All cases with experts, from both kinds of file.
 fn models() -> impl Iterator<Item = (String, String, Checkpoint)> {
     golden_cases().into_iter().flat_map(|case| {
         let checkpoint = golden(&case);
-        let experts =
-            Engine::open(&checkpoint, EngineOptions::default()).is_ok_and(|engine| !engine.plan().experts.is_empty());
-        let gguf = golden_gguf(&case).filter(|_| experts);
+        let has_experts = least_bytes(&checkpoint).is_some();
+        let gguf = golden_gguf(&case).filter(|_| has_experts);
         let gguf = gguf.map(|gguf| (case.clone(), format!("{case}.gguf"), gguf));
-        let checkpoint = experts.then(|| (case.clone(), case.clone(), checkpoint));
+        let checkpoint = has_experts.then(|| (case.clone(), case.clone(), checkpoint));
         checkpoint.into_iter().chain(gguf)
     })
 }
@@ -74,7 +66,7 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
     let mut seen = 0;
     for (case, model, checkpoint) in models() {
         let tokens = tokens(&case);
-        let least = least_bytes(&checkpoint);
+        let least = least_bytes(&checkpoint).unwrap();
         for base in [EngineOptions::exact(), EngineOptions::default()] {
             let whole = Engine::open(&checkpoint, base).unwrap();
             assert!(whole.expert_counters().is_none());
@@ -175,7 +167,7 @@ fn a_read_that_fails_leaves_the_session_where_it_was() {
     let engine = open_with(
         &checkpoint,
         EngineOptions::default(),
-        streaming(least_bytes(&checkpoint)),
+        streaming(least_bytes(&checkpoint).unwrap()),
     )
     .unwrap();
     let mut session = session(&engine, prompt.len());
