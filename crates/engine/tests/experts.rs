@@ -12,6 +12,7 @@ use goldcrest_engine::{
 };
 use goldcrest_format::Checkpoint;
 use support::goldens::{golden_cases, golden_gguf_path};
+use support::streaming::least_bytes;
 use support::{bits, feed, golden, golden_gguf, ids, json, open, session};
 
 /// The prompt of a case, and the ids after it.
@@ -50,27 +51,14 @@ fn open_with(checkpoint: &Checkpoint, base: EngineOptions, experts: ExpertOption
     Engine::open(checkpoint, options)
 }
 
-/// The memory that the largest thing takes which is read at once.
-fn least_bytes(checkpoint: &Checkpoint, streamed: Streamed) -> usize {
-    let options = ExpertOptions {
-        streamed,
-        ..streaming(0)
-    };
-    match open_with(checkpoint, EngineOptions::default(), options).map(|_| ()) {
-        Err(OpenError::Backend(CpuError::ExpertMemory { least_bytes, bytes: 0 })) => least_bytes,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// All cases with experts, from both kinds of file.
 fn models() -> impl Iterator<Item = (String, String, Checkpoint)> {
     golden_cases().into_iter().flat_map(|case| {
         let checkpoint = golden(&case);
-        let experts =
-            Engine::open(&checkpoint, EngineOptions::default()).is_ok_and(|engine| !engine.plan().experts.is_empty());
-        let gguf = golden_gguf(&case).filter(|_| experts);
+        let has_experts = least_bytes(&checkpoint, Streamed::Experts).is_some();
+        let gguf = golden_gguf(&case).filter(|_| has_experts);
         let gguf = gguf.map(|gguf| (case.clone(), format!("{case}.gguf"), gguf));
-        let checkpoint = experts.then(|| (case.clone(), case.clone(), checkpoint));
+        let checkpoint = has_experts.then(|| (case.clone(), case.clone(), checkpoint));
         checkpoint.into_iter().chain(gguf)
     })
 }
@@ -80,7 +68,7 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
     let mut seen = 0;
     for (case, model, checkpoint) in models() {
         let tokens = tokens(&case);
-        let least = least_bytes(&checkpoint, Streamed::Experts);
+        let least = least_bytes(&checkpoint, Streamed::Experts).unwrap();
         for base in [EngineOptions::exact(), EngineOptions::default()] {
             let whole = Engine::open(&checkpoint, base).unwrap();
             assert!(whole.expert_counters().is_none());
@@ -137,7 +125,7 @@ fn bits_do_not_depend_on_the_memory_for_all_weights() {
         let tokens = tokens(&case);
         let formats = [Some(golden(&case)), golden_gguf(&case)];
         for checkpoint in formats.into_iter().flatten() {
-            let least = least_bytes(&checkpoint, Streamed::All);
+            let least = least_bytes(&checkpoint, Streamed::All).unwrap();
             for base in [EngineOptions::exact(), EngineOptions::default()] {
                 let whole = Engine::open(&checkpoint, base).unwrap();
                 let expected = run(&whole, &tokens);
@@ -190,7 +178,7 @@ fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
         engine.expert_counters().unwrap().misses
     };
     let steps = misses(&whole, 5);
-    let half = open(least_bytes(&checkpoint, Streamed::All) * steps as usize / 2);
+    let half = open(least_bytes(&checkpoint, Streamed::All).unwrap() * steps as usize / 2);
     let (first, later) = (misses(&half, 1), misses(&half, 11));
     assert!(first <= steps, "{first} of {steps}");
     let again = (later - first) as f64 / 11.0;
@@ -249,7 +237,7 @@ fn a_read_that_fails_leaves_the_session_where_it_was() {
     let engine = open_with(
         &checkpoint,
         EngineOptions::default(),
-        streaming(least_bytes(&checkpoint, Streamed::Experts)),
+        streaming(least_bytes(&checkpoint, Streamed::Experts).unwrap()),
     )
     .unwrap();
     let mut session = session(&engine, prompt.len());

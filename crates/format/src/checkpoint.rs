@@ -226,6 +226,14 @@ impl Checkpoint {
         })
     }
 
+    /// The same model with its weights read from what `map` makes of each file: something that counts reads, or fails.
+    pub fn map_sources(self, map: impl FnMut(&Source) -> Source) -> Checkpoint {
+        Checkpoint {
+            tensors: self.tensors.map_sources(map),
+            ..self
+        }
+    }
+
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.config

@@ -20,5 +20,5 @@ mod tensor_files;
 pub use atomic::AtomicFile;
 pub use checkpoint::{Checkpoint, Config, FormatError};
 pub use dtype::{DType, DTypeError};
-pub use source::{DIRECT_ALIGN, Source, SourceError};
+pub use source::{DIRECT_ALIGN, ReadAt, Source, SourceError};
 pub use tensor_files::{TensorFiles, TensorInfo};

@@ -1,5 +1,6 @@
 //! Positioned reads over one file. Files are never mapped: a mapped file that is truncated kills the process.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,7 +10,30 @@ use std::sync::OnceLock;
 /// What the offsets, lengths and buffers of direct reads are multiples of: the largest that devices ask for.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// A file (or a buffer, in tests and fuzzing) whose length was taken once, at open.
+/// Positioned reads over whatever holds the bytes.
+pub trait ReadAt: Debug + Send + Sync {
+    /// Reads what comes from byte `offset` on into the front of `out`, and returns how many bytes that were: fewer than asked for if that
+    /// is easier, none at the end.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        FileExt::read_at(self, out, offset)
+    }
+}
+
+impl ReadAt for Vec<u8> {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let start = usize::try_from(offset).map_or(self.len(), |offset| offset.min(self.len()));
+        let rest = &self[start..];
+        let len = out.len().min(rest.len());
+        out[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+}
+
+/// A file, or another thing that can be read like one, whose length was taken once, at open.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -24,7 +48,7 @@ enum Backing {
         /// The same file for reads past the system's cache, where it can be had.
         direct: OnceLock<Option<File>>,
     },
-    Memory(Vec<u8>),
+    Reader(Box<dyn ReadAt>),
 }
 
 /// Why bytes could not be had.
@@ -91,10 +115,15 @@ impl Source {
 
     /// A source over a buffer; `name` stands for the path in errors.
     pub fn memory(name: &str, bytes: Vec<u8>) -> Source {
+        Self::reader(name, bytes.len() as u64, Box::new(bytes))
+    }
+
+    /// A source of `length` bytes that `reader` reads; `name` stands for the path in errors.
+    pub fn reader(name: &str, length: u64, reader: Box<dyn ReadAt>) -> Source {
         Source {
             path: PathBuf::from(name),
-            length: bytes.len() as u64,
-            backing: Backing::Memory(bytes),
+            length,
+            backing: Backing::Reader(reader),
         }
     }
 
@@ -110,18 +139,13 @@ impl Source {
 
     /// Fills `out` from byte `offset`, whole or not at all.
     pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
-        let end = self.checked_end(offset, out.len())?;
-        match &self.backing {
-            Backing::File { file, .. } => file.read_exact_at(out, offset),
-            Backing::Memory(bytes) => match bytes.get(offset as usize..end as usize) {
-                Some(range) => {
-                    out.copy_from_slice(range);
-                    Ok(())
-                }
-                None => Err(io::ErrorKind::UnexpectedEof.into()),
-            },
-        }
-        .map_err(|error| self.read_error(offset, out.len(), error))
+        self.check_range(offset, out.len())?;
+        let reader: &dyn ReadAt = match &self.backing {
+            Backing::File { file, .. } => file,
+            Backing::Reader(reader) => reader.as_ref(),
+        };
+        let wanted = out.len();
+        read_at_least(reader, offset, out, (wanted, 1)).map_err(|error| self.read_error(offset, wanted, error))
     }
 
     /// Bytes that [`Source::read_uncached`] needs room for to read `len` of them.
@@ -137,14 +161,14 @@ impl Source {
     /// If `room` is smaller than that: a caller's bug.
     pub fn read_uncached<'a>(&self, offset: u64, len: usize, room: &'a mut [u8]) -> Result<&'a [u8], SourceError> {
         assert!(room.len() >= Self::uncached_len(len), "room for {len} bytes");
-        self.checked_end(offset, len)?;
+        self.check_range(offset, len)?;
         let head = (offset % DIRECT_ALIGN as u64) as usize;
         if let Backing::File { file, direct } = &self.backing
             && room.as_ptr().addr().is_multiple_of(DIRECT_ALIGN)
             && let Some(direct) = direct.get_or_init(|| open_direct(file))
         {
             let units = &mut room[..(head + len).next_multiple_of(DIRECT_ALIGN)];
-            match read_at_least(direct, head + len, units, offset - head as u64) {
+            match read_at_least(direct, offset - head as u64, units, (head + len, DIRECT_ALIGN)) {
                 // Some file systems take the flag and then refuse to read.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                 result => {
@@ -165,16 +189,18 @@ impl Source {
         }
     }
 
-    /// The end of a range, which lies in the file.
-    fn checked_end(&self, offset: u64, len: usize) -> Result<u64, SourceError> {
+    /// Refuses a range that does not lie in the file.
+    fn check_range(&self, offset: u64, len: usize) -> Result<(), SourceError> {
         let wanted = len as u64;
-        let end = offset.checked_add(wanted).filter(|&end| end <= self.length);
-        end.ok_or_else(|| SourceError::PastEnd {
-            path: self.path.clone(),
-            offset,
-            wanted,
-            length: self.length,
-        })
+        match offset.checked_add(wanted) {
+            Some(end) if end <= self.length => Ok(()),
+            _ => Err(SourceError::PastEnd {
+                path: self.path.clone(),
+                offset,
+                wanted,
+                length: self.length,
+            }),
+        }
     }
 
     fn read_error(&self, offset: u64, len: usize, error: io::Error) -> SourceError {
@@ -187,13 +213,15 @@ impl Source {
     }
 }
 
-/// Reads from `offset` on until `wanted` bytes of `out` are there, if there are so many.
-fn read_at_least(file: &File, wanted: usize, out: &mut [u8], offset: u64) -> io::Result<()> {
+/// Reads from `offset` on until `wanted` bytes of `out` are there. All reads begin at multiples of `unit` bytes from `offset`.
+fn read_at_least(reader: &dyn ReadAt, offset: u64, out: &mut [u8], (wanted, unit): (usize, usize)) -> io::Result<()> {
     let mut got = 0;
     while got < wanted {
-        match file.read_at(&mut out[got..], offset + got as u64) {
+        let rest = &mut out[got..];
+        match reader.read_at(offset + got as u64, rest) {
+            Ok(more) if more > rest.len() => return Err(io::ErrorKind::InvalidData.into()),
             // The end of a file is short of a whole unit, and so is what can be read of it.
-            Ok(more) if more > 0 && (got + more >= wanted || more.is_multiple_of(DIRECT_ALIGN)) => got += more,
+            Ok(more) if more > 0 && (got + more >= wanted || more.is_multiple_of(unit)) => got += more,
             Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -234,6 +262,8 @@ fn forget(_: &File, _: u64, _: u64) {}
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -296,6 +326,53 @@ mod tests {
             }
         }
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// What the reads of a [`Scripted`] reader return, one after the other: bytes, or an error.
+    type Answers = Vec<Result<usize, io::ErrorKind>>;
+
+    /// Bytes that are their own offsets, so many a read as its script says.
+    #[derive(Debug)]
+    struct Scripted(Mutex<Answers>);
+
+    impl ReadAt for Scripted {
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+            let len = self.0.lock().unwrap().remove(0)?;
+            let places = out.iter_mut().take(len).enumerate();
+            places.for_each(|(i, byte)| *byte = offset as u8 + i as u8);
+            Ok(len)
+        }
+    }
+
+    fn read(answers: Answers) -> Result<Vec<u8>, io::ErrorKind> {
+        let source = Source::reader("scripted", 12, Box::new(Scripted(Mutex::new(answers))));
+        let mut out = vec![0; 8];
+        match source.read_exact_at(3, &mut out) {
+            Ok(()) => Ok(out),
+            Err(SourceError::Read {
+                path,
+                offset: 3,
+                wanted: 8,
+                error,
+            }) if path == Path::new("scripted") => Err(error.kind()),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn readers_may_stop_early_and_fail() {
+        use io::ErrorKind::{Interrupted, InvalidData, TimedOut, UnexpectedEof};
+
+        let expected: Vec<u8> = (3..11).collect();
+        assert_eq!(read(vec![Ok(8)]).unwrap(), expected);
+        assert_eq!(read(vec![Ok(1), Err(Interrupted), Ok(5), Ok(2)]).unwrap(), expected);
+        assert_eq!(read(vec![Ok(7), Ok(0)]), Err(UnexpectedEof));
+        assert_eq!(read(vec![Ok(7), Err(TimedOut)]), Err(TimedOut));
+        assert_eq!(
+            read(vec![Ok(7), Ok(2)]),
+            Err(InvalidData),
+            "more than there is room for"
+        );
     }
 
     #[test]

@@ -56,6 +56,15 @@ impl TensorFiles {
         }
     }
 
+    /// The same tensors, read from what `map` makes of each file.
+    pub(crate) fn map_sources(&self, map: impl FnMut(&Source) -> Source) -> TensorFiles {
+        TensorFiles {
+            sources: self.sources.iter().map(map).collect(),
+            tensors: Arc::clone(&self.tensors),
+            index: Arc::clone(&self.index),
+        }
+    }
+
     /// The tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensors.get(*self.index.get(name)?)

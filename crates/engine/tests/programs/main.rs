@@ -12,11 +12,12 @@ mod support;
 
 use std::sync::LazyLock;
 
-use goldcrest_engine::EngineOptions;
+use goldcrest_engine::{EngineOptions, Eviction, ExpertOptions};
 use goldcrest_format::{Checkpoint, DType};
-use program::{Feed, Program, Step, Wanted, programs};
+use program::{Feed, Program, Step, Streaming, Wanted, programs};
 use proptest::prelude::*;
 use subject::{Subject, feed_both};
+use support::streaming::least_bytes;
 use support::{engine, golden, golden_gguf};
 
 /// More than two pages of 256 positions, so that windows let pages go.
@@ -61,7 +62,19 @@ static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
 
 fn run(program: &Program) {
     let checkpoint = &MODELS[program.model];
-    let subject = engine(checkpoint, program.options);
+    let experts = |streaming: Streaming| {
+        Some(ExpertOptions {
+            streamed: streaming.streamed,
+            bytes: streaming.room * least_bytes(checkpoint, streaming.streamed)?,
+            eviction: streaming.eviction,
+            readers: streaming.readers,
+        })
+    };
+    let options = EngineOptions {
+        experts: program.streaming.and_then(experts),
+        ..program.options
+    };
+    let subject = engine(checkpoint, options);
     let mut subjects = [Subject::new(&subject), Subject::new(&subject)];
     let mut taken = None;
     for (which, step) in &program.steps {
@@ -71,7 +84,7 @@ fn run(program: &Program) {
             step => subjects[*which].run(step, &mut taken),
         }
     }
-    // Other threads, other calls, and the same numbers.
+    // Other threads, other calls, all experts in memory, and the same numbers.
     let straight = engine(
         checkpoint,
         EngineOptions {
@@ -126,6 +139,12 @@ fn an_interrupt_after_any_op_leaves_nothing_behind() {
         run(&Program {
             model,
             options,
+            // Half of the models with experts have room for few.
+            streaming: (model % 2 == 0).then_some(Streaming {
+                room: 3,
+                eviction: Eviction::default(),
+                readers: 2,
+            }),
             steps: steps.into_iter().map(|step| (0, step)).collect(),
         });
     }
@@ -164,6 +183,7 @@ fn long_sequences_let_go_of_pages_and_rewind_within_them() {
         run(&Program {
             model,
             options,
+            streaming: None,
             steps: steps.map(|step| (0, step)).to_vec(),
         });
     }

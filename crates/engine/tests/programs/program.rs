@@ -1,6 +1,6 @@
 //! Random programs.
 
-use goldcrest_engine::{Activations, EngineOptions, KvElement};
+use goldcrest_engine::{Activations, EngineOptions, Eviction, KvElement, Streamed};
 use proptest::prelude::*;
 
 use crate::MODELS;
@@ -10,8 +10,20 @@ pub struct Program {
     /// Index into [`MODELS`].
     pub model: usize,
     pub options: EngineOptions,
+    /// If not all experts are in memory.
+    pub streaming: Option<Streaming>,
     /// With the session each is for.
     pub steps: Vec<(usize, Step)>,
+}
+
+/// How weights of a model that has such are read when they are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Streaming {
+    pub streamed: Streamed,
+    /// How often the largest that is read at once has room.
+    pub room: usize,
+    pub eviction: Eviction,
+    pub readers: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -135,6 +147,24 @@ pub fn programs() -> impl Strategy<Value = Program> {
         max_rows,
         ..EngineOptions::default()
     });
+    let streaming = (
+        prop::sample::select(vec![Streamed::Experts, Streamed::All]),
+        prop_oneof![Just(1), 2..=6_usize, 7..=40_usize],
+        prop::sample::select(vec![Eviction::LeastFrequent, Eviction::LeastRecent]),
+        1..=3_usize,
+    );
+    let streaming = streaming.prop_map(|(streamed, room, eviction, readers)| Streaming {
+        streamed,
+        room,
+        eviction,
+        readers,
+    });
+    let streaming = prop::option::of(streaming);
     let steps = prop::collection::vec((prop_oneof![3 => Just(0_usize), 1 => Just(1)], steps()), 1..18);
-    (0..MODELS.len(), options, steps).prop_map(|(model, options, steps)| Program { model, options, steps })
+    (0..MODELS.len(), options, streaming, steps).prop_map(|(model, options, streaming, steps)| Program {
+        model,
+        options,
+        streaming,
+        steps,
+    })
 }

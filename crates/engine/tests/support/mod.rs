@@ -1,17 +1,22 @@
 //! What the tests of engines share: models, ids, bits of logits, recorded hashes.
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod faults;
 pub mod gguf;
 #[path = "../../../../tests/support/goldens.rs"]
 pub mod goldens;
 pub mod hashes;
+pub mod random;
 pub mod script;
+pub mod streaming;
+pub mod watchdog;
 
 use std::path::Path;
 
 use goldcrest_engine::{Chunk, Engine, EngineOptions, Session, Want};
 use goldcrest_format::Checkpoint;
 use goldens::{golden_folder, golden_gguf_path, tests_folder};
+pub use random::Random;
 use serde_json::Value;
 
 /// A JSON file below [`tests_folder`].
@@ -78,26 +83,6 @@ pub fn argmax(row: &[f32]) -> usize {
     (0..row.len())
         .reduce(|best, i| if row[i] > row[best] { i } else { best })
         .expect("a row of logits")
-}
-
-/// SplitMix64: ids and bytes from a seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    pub fn ids(&mut self, count: usize, vocabulary: usize) -> Vec<u32> {
-        (0..count).map(|_| self.below(vocabulary) as u32).collect()
-    }
 }
 
 /// KL(p ‖ q) of the distributions of two rows of logits, in nats.

@@ -414,6 +414,26 @@ fn quantized_activations_are_within_half_a_step() {
     }
 }
 
+/// All rows or some, whole records or not.
+#[test]
+fn what_a_panel_held_before_does_not_show() {
+    let mut random = Random::new(8);
+    for panel_type in PanelType::ALL {
+        for (blocks, outputs) in [(1, 16), (3, 16), (16, 16), (16, 15)] {
+            let k = panel_type.block_values() * blocks;
+            let data = (Weights::Ordinary, Inputs::Ordinary);
+            let case = Case::new(panel_type, k, [outputs, 1], data, &mut random);
+            let rows: Vec<&[u8]> = case.weights.iter().map(Vec::as_slice).collect();
+            let [zeros, ones] = [0, 0xff].map(|before| {
+                let mut panel = vec![before; panel_type.panel_bytes(k)];
+                panel_type.pack(&rows, k, &mut panel);
+                panel
+            });
+            assert!(zeros == ones, "{panel_type}: {outputs} rows of {k}");
+        }
+    }
+}
+
 #[test]
 fn panels_unpack_to_the_published_decoding() {
     let mut random = Random::new(7);

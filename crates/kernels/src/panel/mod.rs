@@ -184,7 +184,7 @@ impl PanelType {
         for row in rows {
             assert_eq!(row.len(), self.row_bytes(k), "bytes of a row of {k} {self} values");
         }
-        pack::pack(self, rows, panel);
+        pack::pack(self, rows, k, panel);
     }
 
     /// Decodes row `lane` of a panel to `out`, whose length is `k`: the published decoding, bit for bit.

@@ -14,8 +14,12 @@ const TWO_BITS: u32 = 0x0303_0303;
 const FOUR_BITS: u32 = 0x0f0f_0f0f;
 
 /// `panel` and the rows have the lengths that `k` asks for.
-pub(super) fn pack(panel_type: PanelType, rows: &[&[u8]], panel: &mut [u8]) {
-    panel.fill(0);
+pub(super) fn pack(panel_type: PanelType, rows: &[&[u8]], k: usize, panel: &mut [u8]) {
+    let is_filled = |layout: Layout| k.is_multiple_of(layout.blocks * BLOCK_VALUES);
+    // Rows and values that there are not are zeros.
+    if rows.len() < PANEL_ROWS || !panel_type.layout().is_none_or(is_filled) {
+        panel.fill(0);
+    }
     let blocks = Rows {
         panel_type,
         rows,
