@@ -3,6 +3,7 @@
 mod count;
 mod emulate;
 mod fixtures;
+mod soak;
 mod synth;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ usage: cargo xtask fixtures [--dir DIR]   fetch the models that tests run on, ch
        cargo xtask emulate                run kernels and recorded logits on emulated AArch64 and x86-64 without AVX
        cargo xtask count                  count instructions of prefill and decode; fail if they grew by over 5 %
        cargo xtask count --record REASON  record how many there are now, and why
+       cargo xtask soak [--minutes N] [--seed N] [MODEL]
+                                          use a model with experts in all ways for 5 minutes; fail if memory grows
 
 DIR is target/fixtures of this workspace, or GOLDCREST_FIXTURES where that is set.";
 
@@ -39,6 +42,7 @@ fn run(arguments: &[String]) -> Result<ExitCode, Box<dyn std::error::Error>> {
         ["emulate"] => return Ok(exit_code(emulate::test(&cargo(), workspace())?)),
         ["count"] => return Ok(exit_code(count::check(&cargo(), workspace())?)),
         ["count", "--record", reason] => count::record(&cargo(), workspace(), reason)?,
+        ["soak", rest @ ..] => return Ok(exit_code(soak::run(&cargo(), workspace(), rest)?)),
         _ => {
             eprintln!("{USAGE}");
             return Ok(ExitCode::from(2));

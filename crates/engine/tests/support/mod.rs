@@ -8,6 +8,7 @@ pub mod goldens;
 pub mod hashes;
 pub mod random;
 pub mod script;
+pub mod soak;
 pub mod streaming;
 pub mod watchdog;
 
