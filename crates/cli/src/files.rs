@@ -9,6 +9,9 @@ use serde_json::json;
 /// A safetensors file begins its data at a multiple of this, bytes.
 const DATA_ALIGNMENT: usize = 8;
 
+/// Values that become bytes at once.
+const PIECE_VALUES: usize = 1 << 14;
+
 /// Why a file was not written. Nothing is left behind, and a file of that name is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -123,9 +126,13 @@ impl TensorFile {
     /// # Errors
     /// [`WriteError`].
     pub fn write(&mut self, values: &[f32]) -> Result<(), WriteError> {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.written += values.len();
-        self.file.write_all(&bytes).map_err(WriteError::at(&self.path))
+        // In pieces: values may be many, and their memory planned.
+        for values in values.chunks(PIECE_VALUES) {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            self.written += values.len();
+            self.file.write_all(&bytes).map_err(WriteError::at(&self.path))?;
+        }
+        Ok(())
     }
 
     /// Puts the file in its place.

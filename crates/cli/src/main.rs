@@ -3,6 +3,7 @@
 mod args;
 mod chat;
 mod commands;
+mod engine_args;
 mod input;
 mod interrupt;
 mod memory;

@@ -31,7 +31,7 @@ pub struct Settings {
 
 /// Positions of prompt and reply together; under a limit, of which they take their part before they are used, fewer unless told.
 pub fn context(args: &RunArgs, trained: usize) -> usize {
-    let most = match args.memory.memory {
+    let most = match args.engine.arithmetic.memory.memory {
         Some(_) => LIMITED_CONTEXT,
         None => MAX_DEFAULT_CONTEXT,
     };

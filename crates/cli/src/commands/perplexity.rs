@@ -3,13 +3,16 @@
 use std::io::{self, Write, stdout};
 
 use goldcrest_engine::perplexity::{Perplexity, PerplexityError, windows};
-use goldcrest_engine::{Engine, FeedError};
+use goldcrest_engine::{Engine, FeedError, Sequences};
+use goldcrest_format::Checkpoint;
+use goldcrest_model::read_spec;
 use serde_json::json;
 
 use super::Outcome;
 use crate::args::PerplexityArgs;
 use crate::input::read_text;
 use crate::interrupt;
+use crate::memory::{Beside, Need};
 use crate::model::Model;
 use crate::output::{UsageError, note};
 use crate::progress::Steps;
@@ -19,9 +22,23 @@ const DEFAULT_CONTEXT: usize = 2048;
 
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     let text = read_text(&args.file)?;
-    let model = Model::open(&args.model, args.engine.options(), true)?;
+    let window = |trained: usize| args.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
+    let options = |checkpoint: &Checkpoint| {
+        args.engine.fit(checkpoint, || {
+            let spec = read_spec(checkpoint)?;
+            let capacity = window(spec.context);
+            Ok(Need {
+                sequences: Sequences { count: 1, capacity },
+                beside: Beside {
+                    name: "logits of a window",
+                    bytes: Perplexity::logits_bytes(spec.vocabulary, capacity) as u64,
+                },
+            })
+        })
+    };
+    let model = Model::open(&args.model, options, true)?;
     let trained = model.engine.spec().context;
-    let context = args.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
+    let context = window(trained);
     if context > trained {
         note(format_args!(
             "windows of {context} tokens are longer than the {trained} that the model was trained for"

@@ -20,7 +20,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
         capacity: args.context.unwrap_or(trained.min(LIMITED_CONTEXT)),
     };
     let options = args.engine.options();
-    let fit = match args.memory.memory {
+    let fit = match args.engine.arithmetic.memory.memory {
         None => Fit::of(&checkpoint, &options, sequences),
         Some(limit) => Fit::within(limit.bytes()?, &checkpoint, &options, sequences),
     }

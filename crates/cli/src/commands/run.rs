@@ -11,6 +11,7 @@ use super::Outcome;
 use crate::args::{RunArgs, SteerArg};
 use crate::chat;
 use crate::input::Piped;
+use crate::memory::Need;
 use crate::model::Model;
 use crate::output::{UsageError, note};
 use crate::reply::{Speaker, context, message};
@@ -24,13 +25,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
     let steers = args.steer.iter().map(open_steer).collect::<anyhow::Result<Vec<_>>>()?;
     let piped = Piped::start();
     let options = |checkpoint: &Checkpoint| {
-        let sequences = || {
+        args.engine.fit(checkpoint, || {
             let capacity = context(args, read_spec(checkpoint)?.context);
-            Ok(Sequences { count: 1, capacity })
-        };
-        args.memory.fit(checkpoint, args.engine.options(), sequences, 0)
+            Ok(Need::of(Sequences { count: 1, capacity }))
+        })
     };
-    let model = Model::open_fit(&args.model, options, args.raw)?;
+    let model = Model::open(&args.model, options, args.raw)?;
     if args.prompt.is_none() && piped.is_none() {
         return chat::run(Speaker::new(args, model, &steers)?, &args.model.model);
     }

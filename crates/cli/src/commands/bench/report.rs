@@ -13,12 +13,11 @@ use crate::args::BenchArgs;
 const GIGA: f64 = 1e9;
 const MEGA: f64 = 1e6;
 
-/// What was measured, and on what.
+/// What was measured, and on what. Engines that differ in their threads have it in common.
 pub fn setting(args: &BenchArgs, engine: &Engine) -> Value {
     json!({
         "model": args.model.model,
         "family": engine.spec().family,
-        "weight_bytes": engine.weight_bytes(),
         "activations": format!("{:?}", engine.activations()).to_lowercase(),
         "kv": engine.options().kv.name(),
         "isa": engine.isa().to_string(),
@@ -76,6 +75,9 @@ pub fn as_json(mut report: Value, loads: &[Load], measured: &[Measured]) -> Valu
 fn load_json(load: &Load) -> Value {
     json!({
         "threads": load.threads,
+        "weight_bytes": load.weight_bytes,
+        "max_rows": load.options.max_rows,
+        "expert_memory_bytes": load.options.experts.map(|experts| experts.bytes),
         "ready_s": load.ready.as_secs_f64(),
         "first_token_s": load.first_token.as_secs_f64(),
         "peak_bytes": load.peak_bytes,
