@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 
-use support::{Folder, json, output, refusal, results, tiny};
+use support::{Folder, goldens, json, output, refusal, results, tiny};
 
 /// The least limit that a refusal names, to be typed in again.
 fn least(refused: &str) -> String {
@@ -175,4 +175,22 @@ fn results_do_not_depend_on_the_limit() {
         logits("a", &["--memory", "200MiB", "--expert-eviction", "least-recent"]),
         logits("b", &[])
     );
+}
+
+/// What `run` would refuse when it loads.
+#[test]
+fn memory_for_experts_that_cannot_be_is_refused_by_the_plan() {
+    let dense = refusal(&output(&["plan", &tiny(), "--expert-memory", "1GiB"]), 1);
+    assert!(dense.contains("the model has no experts"), "{dense}");
+    let mixture = goldens().join("mixtral");
+    let planned = |size: &str| output(&["plan", mixture.to_str().unwrap(), "--expert-memory", size]);
+    let little = refusal(&planned("1"), 1);
+    assert!(little.contains("1 bytes are too little for the experts"), "{little}");
+    let least: usize = little
+        .split(" takes ")
+        .nth(1)
+        .and_then(|text| text.strip_suffix(" bytes")?.parse().ok())
+        .unwrap();
+    assert!(refusal(&planned(&(least - 1).to_string()), 1).contains("too little"));
+    assert!(results(&planned(&least.to_string())).contains("experts are read when they are wanted"));
 }

@@ -21,7 +21,7 @@ use goldcrest_model::plan::Plan;
 
 use crate::CpuError;
 use crate::buffer::Piece;
-use crate::exec::Step;
+use crate::exec::{Step, steps};
 
 use cache::{Cache, Chosen, Presence};
 use layout::MatrixLayout;
@@ -84,6 +84,18 @@ impl ExpertOptions {
     pub fn most_step_bytes(streamed: Option<Streamed>) -> Option<usize> {
         (streamed == Some(Streamed::All)).then_some(ExpertOptions::STEP_BYTES)
     }
+
+    /// Refuses what no weights of a plan can be kept with.
+    ///
+    /// # Errors
+    /// [`CpuError::NoExperts`], [`CpuError::ExpertMemory`].
+    pub fn check(&self, plan: &Plan) -> Result<(), CpuError> {
+        if self.streamed == Streamed::Experts && plan.experts.is_empty() {
+            return Err(CpuError::NoExperts);
+        }
+        let steps = steps(plan, ExpertOptions::most_step_bytes(Some(self.streamed)));
+        Units::of(plan, &steps, self.streamed).blocks_in(self.bytes).map(|_| ())
+    }
 }
 
 /// What happened to the experts of a model so far.
@@ -132,13 +144,7 @@ impl ExpertStore {
     ) -> Result<ExpertStore, CpuError> {
         let units = Units::of(plan, steps, options.streamed);
         let (block_bytes, most_blocks) = (units.block_bytes, units.most_blocks);
-        let blocks = (options.bytes / block_bytes.max(1)).min(units.all_blocks);
-        if blocks < most_blocks {
-            return Err(CpuError::ExpertMemory {
-                bytes: options.bytes,
-                least_bytes: most_blocks * block_bytes,
-            });
-        }
+        let blocks = units.blocks_in(options.bytes)?;
         let window_bytes = units.window_bytes(plan, files)?;
         let cache = Cache::new(
             &units.bank_sizes(),
