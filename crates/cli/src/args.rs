@@ -10,6 +10,7 @@ use goldcrest_engine::sample::SamplingParams;
 use crate::engine_args::{ArithmeticArgs, EngineArgs, isa};
 use crate::memory::PlanArgs;
 use crate::ranges::Range;
+use crate::router_stats::RouterStatsArgs;
 
 const MODEL_HELP: &str = "Path of a file or folder, an alias, or org/name[@revision][:quant] of the hub";
 
@@ -154,6 +155,8 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub routers: RouterStatsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -291,6 +294,8 @@ pub struct PerplexityArgs {
     pub json: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub routers: RouterStatsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -362,6 +367,8 @@ pub struct BenchArgs {
     pub threads: Vec<usize>,
     #[command(flatten)]
     pub arithmetic: ArithmeticArgs,
+    #[command(flatten)]
+    pub routers: RouterStatsArgs,
 }
 
 #[derive(Debug, Args)]

@@ -51,11 +51,36 @@ impl WriteError {
 /// # Errors
 /// [`WriteError::Io`].
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
-    let written = AtomicFile::create(path).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.finish()
-    });
-    written.map_err(WriteError::at(path))
+    WholeFile::create(path)?.finish(bytes)
+}
+
+/// A file whose content is not known yet.
+#[derive(Debug)]
+pub struct WholeFile {
+    file: AtomicFile,
+    path: PathBuf,
+}
+
+impl WholeFile {
+    /// Begins a file, which is nowhere to be seen until it is finished.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn create(path: &Path) -> Result<WholeFile, WriteError> {
+        Ok(WholeFile {
+            file: AtomicFile::create(path).map_err(WriteError::at(path))?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn finish(mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let written = self.file.write_all(bytes).and_then(|()| self.file.finish());
+        written.map_err(WriteError::at(&self.path))
+    }
 }
 
 /// An f32 tensor of a file.

@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod ranges;
 mod reply;
+mod router_stats;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write, stdout};
 
 use goldcrest_engine::perplexity::{Perplexity, PerplexityError, windows};
-use goldcrest_engine::{Engine, FeedError, Sequences};
+use goldcrest_engine::{Engine, FeedError, RouterCounting, Sequences};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
 use serde_json::json;
@@ -16,6 +16,7 @@ use crate::memory::{Beside, Need};
 use crate::model::Model;
 use crate::output::{UsageError, note};
 use crate::progress::Steps;
+use crate::router_stats;
 
 /// Tokens of a window where nobody says.
 const DEFAULT_CONTEXT: usize = 2048;
@@ -23,7 +24,9 @@ const DEFAULT_CONTEXT: usize = 2048;
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     let text = read_text(&args.file)?;
     let window = |trained: usize| args.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
+    let mut stats = None;
     let options = |checkpoint: &Checkpoint| {
+        stats = args.routers.begin(checkpoint)?;
         args.engine.fit(checkpoint, || {
             let spec = read_spec(checkpoint)?;
             let capacity = window(spec.context);
@@ -55,6 +58,10 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     let ids = model.prompts.text(&text, false)?;
     let ids = ids.strip_prefix(&before[..]).unwrap_or(&ids);
     let mut session = model.engine.session(context)?;
+    let mut routers = RouterCounting::new(&model.engine);
+    if args.routers.is_given() {
+        session.count();
+    }
     let watch = interrupt::watch();
     let mut steps = Steps::new("tokens", ids.len());
     let mut measured = Perplexity::default();
@@ -76,6 +83,10 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
         windows: windows_fed,
     };
     report(args, &model.engine, cut, &measured)?;
+    if let Some(counters) = session.counters() {
+        routers.add(counters);
+        router_stats::write(stats, &args.model.model, &routers.counters())?;
+    }
     Ok(Outcome::Done)
 }
 

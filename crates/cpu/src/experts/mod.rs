@@ -111,6 +111,17 @@ pub struct ExpertCounters {
     pub waited: Duration,
     /// Rows that chose each expert, by layer.
     pub chosen: Vec<Vec<u64>>,
+    /// Of the experts of each layer, then of each step of products where these are streamed too.
+    pub banks: Vec<BankCounters>,
+}
+
+/// The part of a layer or of a step in [`ExpertCounters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BankCounters {
+    pub hits: u64,
+    pub misses: u64,
+    pub bytes_read: u64,
+    pub waited: Duration,
 }
 
 /// A projection of an expert: where its matrix stands among those of its unit.
@@ -239,7 +250,7 @@ impl ExpertStore {
                     cache.is_lost(lease.unit) || cache.is_anything_unleased_coming(),
                     "more weights than there is room for"
                 );
-                cache = shared.wait_for_arrival(cache);
+                cache = shared.wait_for_arrival(cache, lease.unit);
             }
         }
         drop(cache);
@@ -288,7 +299,7 @@ impl Lease {
         }
         let mut cache = self.shared.lock();
         while let Presence::Coming { .. } = cache.presence(self.unit) {
-            cache = self.shared.wait_for_arrival(cache);
+            cache = self.shared.wait_for_arrival(cache, self.unit);
         }
         drop(cache);
         self.is_here()

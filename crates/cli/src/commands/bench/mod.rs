@@ -20,6 +20,7 @@ use crate::args::BenchArgs;
 use crate::memory::{Beside, Need};
 use crate::model::locate;
 use crate::output::{UsageError, size, tell};
+use crate::router_stats;
 use case::Case;
 use load::load;
 use measure::measure_all;
@@ -37,6 +38,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         [] => vec![None],
         _ => args.threads.iter().copied().map(Some).collect(),
     };
+    let stats = args.routers.begin(&checkpoint)?;
     let mut setting = Value::Null;
     let mut loads = Vec::new();
     let mut measured = Vec::new();
@@ -68,6 +70,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         measured.extend(measure_all(args, &engine, &cases)?);
         setting = report::setting(args, &engine);
     }
+    router_stats::write_json(stats, &report::routers_json(&setting, &measured))?;
     let mut out = stdout().lock();
     if args.json {
         let report = report::as_json(setting, &loads, &measured);
