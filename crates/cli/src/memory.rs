@@ -22,7 +22,8 @@ pub struct MemoryArgs {
     pub memory: Option<Limit>,
 }
 
-/// With --memory it shows how the model would fit; without, what everything takes.
+/// With --memory it shows how the model would fit; without, what everything takes. The speed is predicted from what the machine can do
+/// right now: reading half a GB of memory, products in registers and, where experts are read when they are wanted, reading the file.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(flatten)]
@@ -30,6 +31,9 @@ pub struct PlanArgs {
     /// Positions of a sequence [default: what the model was trained for, at most 8192]
     #[arg(short, long, value_name = "N", value_parser = positive())]
     pub context: Option<usize>,
+    /// Do not measure the machine: sizes alone
+    #[arg(long)]
+    pub no_probe: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

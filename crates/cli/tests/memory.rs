@@ -25,6 +25,7 @@ fn state_mib(context: usize) -> u64 {
     let plan = json(&output(&[
         "plan",
         &tiny(),
+        "--no-probe",
         "--context",
         &context.to_string(),
         "--json",
@@ -35,12 +36,12 @@ fn state_mib(context: usize) -> u64 {
 
 #[test]
 fn memory_is_planned() {
-    let table = results(&output(&["plan", &tiny(), "--context", "64"]));
+    let table = results(&output(&["plan", &tiny(), "--no-probe", "--context", "64"]));
     assert!(
         table.starts_with("weights ") && table.contains("\nfor 64 positions, 512 rows a call\n"),
         "{table}"
     );
-    let plan = json(&output(&["plan", &tiny(), "--json"]));
+    let plan = json(&output(&["plan", &tiny(), "--no-probe", "--json"]));
     assert_eq!(plan["context"], 128, "what the model was trained for");
     let parts = plan["bytes"].as_object().unwrap().values();
     let sum: u64 = parts.map(|bytes| bytes.as_u64().unwrap()).sum();
@@ -51,7 +52,7 @@ fn memory_is_planned() {
     // Numbers at the end of what there is.
     let most = usize::MAX.to_string();
     assert!(refusal(&output(&["plan", &tiny(), "-t", &most]), 1).contains("threads asked for"));
-    results(&output(&["plan", &tiny(), "--context", &most]));
+    results(&output(&["plan", &tiny(), "--no-probe", "--context", &most]));
     assert!(
         refusal(&output(&["plan", &tiny(), "--context", &most, "--memory", "1GiB"]), 1).contains("are needed at least")
     );
@@ -153,7 +154,7 @@ fn every_command_plans_for_the_sequences_that_it_feeds() {
     ];
     assert_eq!(states(&make), state_mib(length + 1));
     // What comes before is a sequence too.
-    let of_one = json(&output(&["plan", &model, "--context", "20", "--json"]));
+    let of_one = json(&output(&["plan", &model, "--no-probe", "--context", "20", "--json"]));
     let of_one = of_one["bytes"]["keys_values_and_states"].as_u64().unwrap();
     let batch = ["bench", &model, "-p", "0", "-n", "11", "-d", "9", "-b", "2,400"];
     assert_eq!(states(&batch), (401 * of_one).div_ceil(1 << 20));
@@ -183,7 +184,7 @@ fn memory_for_experts_that_cannot_be_is_refused_by_the_plan() {
     let dense = refusal(&output(&["plan", &tiny(), "--expert-memory", "1GiB"]), 1);
     assert!(dense.contains("the model has no experts"), "{dense}");
     let mixture = goldens().join("mixtral");
-    let planned = |size: &str| output(&["plan", mixture.to_str().unwrap(), "--expert-memory", size]);
+    let planned = |size: &str| output(&["plan", mixture.to_str().unwrap(), "--no-probe", "--expert-memory", size]);
     let little = refusal(&planned("1"), 1);
     assert!(little.contains("1 bytes are too little for the experts"), "{little}");
     let least: usize = little
@@ -193,4 +194,48 @@ fn memory_for_experts_that_cannot_be_is_refused_by_the_plan() {
         .unwrap();
     assert!(refusal(&planned(&(least - 1).to_string()), 1).contains("too little"));
     assert!(results(&planned(&least.to_string())).contains("experts are read when they are wanted"));
+}
+
+#[test]
+fn speeds_are_predicted_from_what_was_measured() {
+    let mixture = goldens().join("mixtral");
+    let words = [
+        "plan",
+        mixture.to_str().unwrap(),
+        "--expert-memory",
+        "64KiB",
+        "--context",
+        "90",
+    ];
+    let plan = json(&output(&[&words[..], &["--json"]].concat()));
+    for (group, keys) in [
+        ("experts", &["bytes", "count"][..]),
+        (
+            "probe",
+            &["read_gb_per_s", "int8_gop_per_s", "f32_gop_per_s", "disk_gb_per_s"],
+        ),
+        ("predicted", &["decode_tokens_per_s", "prefill_tokens_per_s"]),
+    ] {
+        for key in keys {
+            assert!(plan[group][key].as_f64().unwrap() > 0.0, "{group}.{key} of {plan}");
+        }
+    }
+    assert_eq!(plan["predicted"]["prefill_tokens"], 90);
+    assert!(plan["experts"]["kept"].as_u64() < plan["experts"]["count"].as_u64());
+    let unmeasured = json(&output(&[&words[..], &["--json", "--no-probe"]].concat()));
+    assert!(unmeasured["probe"].is_null() && unmeasured["predicted"].is_null());
+    assert_eq!(unmeasured["experts"], plan["experts"]);
+    let told = results(&output(&words));
+    for part in [
+        "stay in memory",
+        "past the page cache",
+        "predicted: a reply ",
+        "choose experts evenly",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    // Everything in memory: nothing is read while it runs.
+    let dense = json(&output(&["plan", &tiny(), "--json"]));
+    assert!(dense["experts"].is_null() && dense["probe"]["disk_gb_per_s"].is_null());
+    assert!(dense["predicted"]["decode_tokens_per_s"].as_f64().unwrap() > 0.0);
 }

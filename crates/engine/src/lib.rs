@@ -10,6 +10,7 @@ mod engine;
 mod fingerprint;
 mod fit;
 pub mod perplexity;
+mod predict;
 mod routers;
 pub mod sample;
 mod session;
@@ -29,6 +30,7 @@ pub use goldcrest_kernels::{Isa, KvElement};
 pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
 pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};
 pub use goldcrest_model::spec::ModelSpec;
+pub use predict::{ExpertShare, Predictor, Speeds};
 pub use routers::{RouterCounters, RouterCounting};
 pub use session::{
     BatchError, BatchFeed, Chunk, FeedError, LoadError, LoadProblem, RestoreError, RewindError, SaveError, Session,
