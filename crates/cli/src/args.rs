@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use goldcrest_engine::Isa;
 use goldcrest_engine::sample::SamplingParams;
-use goldcrest_engine::{Activations, EngineOptions, Eviction, ExpertOptions, Isa, KvElement};
 
-use crate::memory::{MemoryArgs, PlanArgs, memory_size};
+use crate::engine_args::{ArithmeticArgs, EngineArgs, isa};
+use crate::memory::PlanArgs;
 use crate::ranges::Range;
+use crate::router_stats::RouterStatsArgs;
 
 const MODEL_HELP: &str = "Path of a file or folder, an alias, or org/name[@revision][:quant] of the hub";
 
@@ -64,100 +66,6 @@ pub struct ModelArgs {
     /// Never download: use what is on this machine
     #[arg(long)]
     pub offline: bool,
-}
-
-/// How to compute.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Engine")]
-pub struct EngineArgs {
-    /// Threads [default: as many as the machine has for us]
-    #[arg(short, long, value_name = "N", value_parser = positive())]
-    pub threads: Option<usize>,
-    #[command(flatten)]
-    pub arithmetic: ArithmeticArgs,
-}
-
-impl EngineArgs {
-    pub fn options(&self) -> EngineOptions {
-        self.arithmetic.options(self.threads)
-    }
-}
-
-/// What is computed with, threads aside.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Engine")]
-pub struct ArithmeticArgs {
-    /// Instruction set [default: the fastest of this machine]
-    #[arg(long, value_name = "ISA", value_parser = isa())]
-    pub isa: Option<Isa>,
-    /// How products with quantised weights see their input: in eight bits, or as it is [default: as it is in models under 256 MiB,
-    /// whose answers eight bits can change; else in eight bits]
-    #[arg(long, value_enum)]
-    pub activations: Option<ActivationsArg>,
-    /// Type of stored keys and values
-    #[arg(long, value_enum, default_value_t)]
-    pub kv: KvArg,
-    /// Memory for experts, as in 6GiB: those that it does not hold are read from the file when they are wanted, which makes room for
-    /// models larger than memory [default: all experts are loaded]
-    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
-    pub expert_memory: Option<usize>,
-    /// Which experts make room for others
-    #[arg(long, value_enum, default_value_t, requires = "expert_memory")]
-    pub expert_eviction: EvictionArg,
-}
-
-impl ArithmeticArgs {
-    /// `threads`: none for as many as the machine has for us.
-    pub fn options(&self, threads: Option<usize>) -> EngineOptions {
-        EngineOptions {
-            threads,
-            isa: self.isa,
-            activations: self.activations.map(|activations| match activations {
-                ActivationsArg::Q8 => Activations::Q8,
-                ActivationsArg::F32 => Activations::F32,
-            }),
-            kv: match self.kv {
-                KvArg::F32 => KvElement::F32,
-                KvArg::F16 => KvElement::F16,
-                KvArg::Q8_0 => KvElement::Q8_0,
-                KvArg::Q4 => KvElement::Q4,
-            },
-            experts: self.expert_memory.map(|bytes| ExpertOptions {
-                bytes,
-                eviction: match self.expert_eviction {
-                    EvictionArg::LeastFrequent => Eviction::LeastFrequent,
-                    EvictionArg::LeastRecent => Eviction::LeastRecent,
-                },
-                ..ExpertOptions::default()
-            }),
-            ..EngineOptions::default()
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum EvictionArg {
-    /// Those that the fewest rows chose, older choices counting for less
-    #[default]
-    LeastFrequent,
-    /// Those that were chosen longest ago
-    LeastRecent,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ActivationsArg {
-    Q8,
-    F32,
-}
-
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum KvArg {
-    F32,
-    #[default]
-    F16,
-    #[value(name = "q8_0")]
-    Q8_0,
-    Q4,
 }
 
 /// How tokens are chosen.
@@ -246,9 +154,9 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
     #[command(flatten)]
-    pub memory: MemoryArgs,
-    #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub routers: RouterStatsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -386,6 +294,8 @@ pub struct PerplexityArgs {
     pub json: bool,
     #[command(flatten)]
     pub engine: EngineArgs,
+    #[command(flatten)]
+    pub routers: RouterStatsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -456,9 +366,9 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N,N,...", value_delimiter = ',', value_parser = positive(), help_heading = "Engine")]
     pub threads: Vec<usize>,
     #[command(flatten)]
-    pub memory: MemoryArgs,
-    #[command(flatten)]
     pub arithmetic: ArithmeticArgs,
+    #[command(flatten)]
+    pub routers: RouterStatsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -480,10 +390,6 @@ pub struct ListArgs {
 /// A count of at least one.
 pub fn positive() -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u64).range(1..).try_map(usize::try_from)
-}
-
-fn isa() -> impl TypedValueParser<Value = Isa> {
-    PossibleValuesParser::new(["scalar", "avx2", "avx512", "neon"]).try_map(|name| name.parse::<Isa>())
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
@@ -529,23 +435,6 @@ mod tests {
         assert!(parse(&["--top-k", "5"]).is_err());
         assert!(parse(&["--top-k", "5", "--temp", "0.7"]).is_ok());
         assert!(parse(&["--seed", "5"]).is_ok());
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        let sizes = [
-            ("100", 100),
-            ("1kB", 1000),
-            ("2 KiB", 2048),
-            ("6GiB", 6 << 30),
-            ("1.5gb", 1_500_000_000),
-        ];
-        for (text, bytes) in sizes {
-            assert_eq!(memory_size(text), Ok(bytes), "{text}");
-        }
-        for wrong in ["", "GiB", "1 GiBs", "-1GB", "0", "1..5GB", "99999999999999GiB", "1e5"] {
-            assert!(memory_size(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

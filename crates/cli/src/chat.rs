@@ -140,14 +140,14 @@ fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
 
 /// A conversation and who replies in it.
 struct Chat<'a> {
-    speaker: Speaker,
+    speaker: &'a mut Speaker,
     model: &'a str,
     /// Turns, without the system message.
     messages: Vec<Value>,
 }
 
 /// Chats until the user leaves.
-pub fn run(speaker: Speaker, model: &str) -> anyhow::Result<Outcome> {
+pub fn run(speaker: &mut Speaker, model: &str) -> anyhow::Result<Outcome> {
     let mut lines = Lines::new()?;
     let mut chat = Chat {
         speaker,

@@ -9,6 +9,9 @@ use serde_json::json;
 /// A safetensors file begins its data at a multiple of this, bytes.
 const DATA_ALIGNMENT: usize = 8;
 
+/// Values that become bytes at once.
+const PIECE_VALUES: usize = 1 << 14;
+
 /// Why a file was not written. Nothing is left behind, and a file of that name is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -48,11 +51,36 @@ impl WriteError {
 /// # Errors
 /// [`WriteError::Io`].
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
-    let written = AtomicFile::create(path).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.finish()
-    });
-    written.map_err(WriteError::at(path))
+    WholeFile::create(path)?.finish(bytes)
+}
+
+/// A file whose content is not known yet.
+#[derive(Debug)]
+pub struct WholeFile {
+    file: AtomicFile,
+    path: PathBuf,
+}
+
+impl WholeFile {
+    /// Begins a file, which is nowhere to be seen until it is finished.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn create(path: &Path) -> Result<WholeFile, WriteError> {
+        Ok(WholeFile {
+            file: AtomicFile::create(path).map_err(WriteError::at(path))?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`].
+    pub fn finish(mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let written = self.file.write_all(bytes).and_then(|()| self.file.finish());
+        written.map_err(WriteError::at(&self.path))
+    }
 }
 
 /// An f32 tensor of a file.
@@ -123,9 +151,13 @@ impl TensorFile {
     /// # Errors
     /// [`WriteError`].
     pub fn write(&mut self, values: &[f32]) -> Result<(), WriteError> {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.written += values.len();
-        self.file.write_all(&bytes).map_err(WriteError::at(&self.path))
+        // In pieces: values may be many, and their memory planned.
+        for values in values.chunks(PIECE_VALUES) {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            self.written += values.len();
+            self.file.write_all(&bytes).map_err(WriteError::at(&self.path))?;
+        }
+        Ok(())
     }
 
     /// Puts the file in its place.

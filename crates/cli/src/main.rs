@@ -3,6 +3,7 @@
 mod args;
 mod chat;
 mod commands;
+mod engine_args;
 mod input;
 mod interrupt;
 mod memory;
@@ -11,6 +12,7 @@ mod output;
 mod progress;
 mod ranges;
 mod reply;
+mod router_stats;
 
 use std::process::ExitCode;
 

@@ -2,12 +2,13 @@
 
 use anyhow::Context;
 use clap::Args;
-use goldcrest_engine::{EngineOptions, Fit, Sequences, available_bytes};
+use goldcrest_engine::{EngineOptions, Fit, FitError, Sequences, available_bytes};
 use goldcrest_format::Checkpoint;
 
-use crate::args::{EngineArgs, ModelArgs, positive};
+use crate::args::{ModelArgs, positive};
+use crate::engine_args::EngineArgs;
 
-/// Left to others of what the system could give: a sixteenth, and not less than this.
+/// The least that is left to others of much memory.
 const LEAST_LEFT_BYTES: u64 = 512 << 20;
 
 /// Most positions that memory is planned for unless told otherwise.
@@ -17,11 +18,12 @@ pub const LIMITED_CONTEXT: usize = 8192;
 pub struct MemoryArgs {
     /// Most memory to take, as in 6GiB, or auto: what the system and its groups leave. Experts that do not fit are read when they are
     /// wanted [default: everything is loaded]
-    #[arg(long, value_name = "SIZE", value_parser = limit, conflicts_with = "expert_memory", help_heading = "Engine")]
+    #[arg(long, value_name = "SIZE", value_parser = limit, group = "limit", help_heading = "Engine")]
     pub memory: Option<Limit>,
 }
 
-/// With --memory it shows how the model would fit; without, what everything takes.
+/// With --memory it shows how the model would fit; without, what everything takes. The speed is predicted from what the machine can do
+/// right now: reading half a GB of memory, products in registers and, where experts are read when they are wanted, reading the file.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     #[command(flatten)]
@@ -29,11 +31,12 @@ pub struct PlanArgs {
     /// Positions of a sequence [default: what the model was trained for, at most 8192]
     #[arg(short, long, value_name = "N", value_parser = positive())]
     pub context: Option<usize>,
+    /// Do not measure the machine: sizes alone
+    #[arg(long)]
+    pub no_probe: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub memory: MemoryArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
 }
@@ -53,26 +56,77 @@ impl Limit {
                 let available = available_bytes();
                 let available =
                     available.context("this system does not tell how much memory it has: give --memory a size")?;
-                Ok(available.saturating_sub((available / 16).max(LEAST_LEFT_BYTES)))
+                Ok(share_of(available))
             }
         }
     }
 }
 
+/// What may be taken of memory that is there. The rest is for others: a sixteenth of it but at least 512 MiB, as others grow by that much
+/// on a whole machine, yet no more than an eighth: in a small group there are hardly any others.
+fn share_of(available: u64) -> u64 {
+    available - (available / 16).max(LEAST_LEFT_BYTES).min(available / 8)
+}
+
+/// What a command needs of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    pub sequences: Sequences,
+    pub beside: Beside,
+}
+
+impl Need {
+    /// For sequences alone.
+    pub fn of(sequences: Sequences) -> Need {
+        let beside = Beside::default();
+        Need { sequences, beside }
+    }
+}
+
+/// What a command takes that the engine knows nothing of.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside {
+    pub name: &'static str,
+    pub bytes: u64,
+}
+
+/// As [`FitError::TooLittle`], where not all of the limit is the engine's.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} MiB are needed at least, and {limit} bytes may be taken: {least} + {} MiB {}",
+    mib(.least.sum().saturating_add(.beside.bytes)), mib(.beside.bytes), .beside.name
+)]
+struct TooLittleBeside {
+    limit: u64,
+    least: Box<Fit>,
+    beside: Beside,
+}
+
+/// Rounded up: what is told here may be typed in again.
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
 impl MemoryArgs {
-    /// The options with which a model stays below the limit, where there is one. `aside` bytes go to what the engine knows nothing of.
+    /// The options with which a model stays below the limit, where there is one.
     pub fn fit(
         &self,
         checkpoint: &Checkpoint,
         options: EngineOptions,
-        sequences: impl FnOnce() -> anyhow::Result<Sequences>,
-        aside: u64,
+        need: impl FnOnce() -> anyhow::Result<Need>,
     ) -> anyhow::Result<EngineOptions> {
         let Some(limit) = self.memory else {
             return Ok(options);
         };
-        let limit = limit.bytes()?.saturating_sub(aside);
-        Ok(Fit::within(limit, checkpoint, &options, sequences()?)?.options)
+        let limit = limit.bytes()?;
+        let Need { sequences, beside } = need()?;
+        let rest = limit.saturating_sub(beside.bytes);
+        match Fit::within(rest, checkpoint, &options, sequences) {
+            Err(FitError::TooLittle { least, .. }) if beside.bytes > 0 => {
+                Err(TooLittleBeside { limit, least, beside }.into())
+            }
+            fit => Ok(fit?.options),
+        }
     }
 }
 
@@ -106,4 +160,41 @@ pub fn memory_size(text: &str) -> Result<usize, String> {
         return Err(wrong());
     }
     Ok(bytes as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_memory_is_shared_too() {
+        const MIB: u64 = 1 << 20;
+        for (available, taken) in [
+            (0, 0),
+            (256 * MIB, 224 * MIB),
+            (512 * MIB, 448 * MIB),
+            (4096 * MIB, 3584 * MIB),
+            (6144 * MIB, 5632 * MIB),
+            (32_768 * MIB, 30_720 * MIB),
+        ] {
+            assert_eq!(share_of(available), taken, "{available}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = [
+            ("100", 100),
+            ("1kB", 1000),
+            ("2 KiB", 2048),
+            ("6GiB", 6 << 30),
+            ("1.5gb", 1_500_000_000),
+        ];
+        for (text, bytes) in sizes {
+            assert_eq!(memory_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "1 GiBs", "-1GB", "0", "1..5GB", "99999999999999GiB", "1e5"] {
+            assert!(memory_size(wrong).is_err(), "{wrong}");
+        }
+    }
 }

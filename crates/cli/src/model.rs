@@ -24,13 +24,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Finds, downloads where needed and loads a model; `raw` leaves its chat template out.
-    pub fn open(args: &ModelArgs, options: EngineOptions, raw: bool) -> anyhow::Result<Model> {
-        Model::open_fit(args, |_| Ok(options), raw)
-    }
-
-    /// As [`Model::open`], with options that depend on the model.
-    pub fn open_fit(
+    /// Finds, downloads where needed and loads a model, with options that depend on it; `raw` leaves its chat template out.
+    pub fn open(
         args: &ModelArgs,
         options: impl FnOnce(&Checkpoint) -> anyhow::Result<EngineOptions>,
         raw: bool,

@@ -7,7 +7,7 @@ use goldcrest::generate::{Finish, Reply, Request, generate};
 use goldcrest::prompts::PromptError;
 use goldcrest_engine::sample::SamplingParams;
 use goldcrest_engine::steering::Steer;
-use goldcrest_engine::{OpKind, PhaseCounters, Session};
+use goldcrest_engine::{OpKind, PhaseCounters, RouterCounters, RouterCounting, Session};
 use serde_json::Value;
 
 use crate::args::RunArgs;
@@ -31,7 +31,7 @@ pub struct Settings {
 
 /// Positions of prompt and reply together; under a limit, of which they take their part before they are used, fewer unless told.
 pub fn context(args: &RunArgs, trained: usize) -> usize {
-    let most = match args.memory.memory {
+    let most = match args.engine.arithmetic.memory.memory {
         Some(_) => LIMITED_CONTEXT,
         None => MAX_DEFAULT_CONTEXT,
     };
@@ -46,6 +46,8 @@ pub struct Speaker {
     /// The prompt may hold control tokens and is fed as it is.
     raw: bool,
     verbose: bool,
+    /// What routers choose in all replies, if that is to be told.
+    routers: Option<RouterCounting>,
 }
 
 impl Speaker {
@@ -85,6 +87,7 @@ impl Speaker {
             session.steer(Some(model.engine.steering(steers)?))?;
         }
         Ok(Speaker {
+            routers: args.routers.is_given().then(|| RouterCounting::new(&model.engine)),
             model,
             session,
             settings,
@@ -103,6 +106,11 @@ impl Speaker {
         self.model.engine.spec().vocabulary
     }
 
+    /// What routers chose; nothing if nobody asked.
+    pub fn routers(&self) -> Vec<RouterCounters> {
+        self.routers.as_ref().map_or(Vec::new(), RouterCounting::counters)
+    }
+
     /// The prompt for a conversation, the system message excepted, that ends with the user's turn. Without a template, the user's
     /// last words alone.
     pub fn prompt(&self, messages: &[Value]) -> Result<Vec<u32>, PromptError> {
@@ -118,7 +126,7 @@ impl Speaker {
     /// Writes the reply to a prompt to standard output. Ctrl-C ends it.
     pub fn reply(&mut self, prompt: &[u32]) -> anyhow::Result<Reply> {
         let watch = interrupt::watch();
-        if self.verbose {
+        if self.verbose || self.routers.is_some() {
             self.session.count();
         }
         let request = Request {
@@ -145,7 +153,11 @@ impl Speaker {
                     ControlFlow::Break(())
                 }
             },
-        )?;
+        );
+        if let (Some(routers), Some(counters)) = (&mut self.routers, self.session.counters()) {
+            routers.add(counters);
+        }
+        let reply = reply?;
         written?;
         if !reply.text.ends_with('\n') && !reply.text.is_empty() {
             write("\n")?;

@@ -39,7 +39,7 @@ fn both_tests_have_their_rates() {
     let [ready, first] = ["ready_s", "first_token_s"].map(|key| float(&load[key]));
     assert!(0.0 < ready && ready < first && first < 60.0, "{load}");
     let peak = load["peak_bytes"].as_u64();
-    let weights = report["weight_bytes"].as_u64();
+    let weights = load["weight_bytes"].as_u64();
     assert!(
         !cfg!(target_os = "linux") || peak > weights && weights > Some(0),
         "{load}"
@@ -66,6 +66,11 @@ fn every_combination_is_measured() {
     assert_eq!(report["threads"], serde_json::json!([1, 2]));
     let loads = report["load"].as_array().unwrap();
     assert_eq!([&loads[0]["threads"], &loads[1]["threads"]], [1, 2]);
+    assert!(
+        loads
+            .iter()
+            .all(|load| load["max_rows"] == 512 && load["expert_memory_bytes"].is_null())
+    );
     let last = &results[7];
     let [tokens, depth, sequences] = ["tokens", "depth", "sequences"].map(|key| last[key].as_u64().unwrap());
     assert_eq!((tokens, depth, sequences), (3, 9, 4));

@@ -56,62 +56,6 @@ fn show_tells_what_a_model_is() {
 }
 
 #[test]
-fn memory_is_planned_and_limited() {
-    let table = results(&output(&["plan", &tiny(), "--context", "64"]));
-    assert!(
-        table.starts_with("weights ") && table.contains("\nfor 64 positions, 512 rows a call\n"),
-        "{table}"
-    );
-    let plan = json(&output(&["plan", &tiny(), "--json"]));
-    assert_eq!(plan["context"], 128, "what the model was trained for");
-    let parts = plan["bytes"].as_object().unwrap().values();
-    let sum: u64 = parts.map(|bytes| bytes.as_u64().unwrap()).sum();
-    assert_eq!(plan["all_bytes"], sum);
-    for command in ["plan", "run"] {
-        let mut words = vec![command, "", "--memory", "1MiB"];
-        let model = tiny();
-        words[1] = &model;
-        if command == "run" {
-            words.push("Hi");
-        }
-        let refused = refusal(&output(&words), 1);
-        assert!(
-            refused.contains("are needed at least, and 1048576 bytes may be taken: "),
-            "{refused}"
-        );
-        // What it names is enough.
-        let least = refused
-            .split(" MiB are needed")
-            .next()
-            .and_then(|text| text.rsplit(' ').next())
-            .unwrap();
-        let enough = format!("{least}MiB");
-        words[3] = &enough;
-        if command == "run" {
-            words.extend(["-n", "2"]);
-        }
-        results(&output(&words));
-    }
-    let reply = |memory: &[&str]| {
-        let model = tiny();
-        results(&output(
-            &[&["run", &model, "-n", "8", "--temperature", "0", "Hi"], memory].concat(),
-        ))
-    };
-    assert_eq!(reply(&["--memory", "auto"]), reply(&[]));
-    for wrong in ["much", "0"] {
-        assert!(refusal(&output(&["plan", &tiny(), "--memory", wrong]), 2).contains("is no size"));
-    }
-    // Numbers at the end of what there is.
-    let most = usize::MAX.to_string();
-    assert!(refusal(&output(&["plan", &tiny(), "-t", &most]), 1).contains("threads asked for"));
-    results(&output(&["plan", &tiny(), "--context", &most]));
-    assert!(
-        refusal(&output(&["plan", &tiny(), "--context", &most, "--memory", "1GiB"]), 1).contains("are needed at least")
-    );
-}
-
-#[test]
 fn tokenize_gives_the_ids_of_the_reference() {
     let text: Value = serde_json::from_slice(&fs::read(goldens().join("llama3/text.json")).unwrap()).unwrap();
     let prompts = text["prompts"]

@@ -27,7 +27,7 @@ use goldcrest_model::plan::{MatrixId, Plan};
 pub use budget::{Budget, Sequences};
 use buffer::{AllocError, SlabPool};
 use exec::{Scratch, Step, TableRows, ahead_limits, steps};
-pub use experts::{Eviction, ExpertCounters, ExpertNeed, ExpertOptions, Streamed};
+pub use experts::{BankCounters, Eviction, ExpertCounters, ExpertNeed, ExpertOptions, Streamed};
 use experts::{ExpertStore, streamed_matrices};
 pub use memory::{available_bytes, most_resident_bytes};
 use pool::{Pool, PoolError};

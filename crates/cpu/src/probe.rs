@@ -1,15 +1,19 @@
-//! What this machine can do right now, on the threads of a back end: the speeds that others are judged by.
+//! What this machine can do right now, on the threads of a back end and those that read files: the speeds that others are judged by.
 //!
 //! Every speed is found in many short tries. Of products the best counts: other programs may hold the processors for a while. Of reading
 //! the middle one counts: memory is shared all the time, and so is it for what is compared.
 
+use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
+use goldcrest_format::{Source, TensorFiles, TensorInfo};
 use goldcrest_kernels::Kernels;
 
 use crate::buffer::{AllocError, HugeBuffer};
 use crate::pool::Parts;
+use crate::weights::weights_error;
 use crate::{Cpu, CpuError};
 
 /// Bytes of memory that are read, over and over.
@@ -25,6 +29,9 @@ const PAGE_BYTES: usize = 4096;
 const PRODUCTS_TIME: Duration = Duration::from_millis(100);
 /// Least time of one try at products.
 const TRY_TIME: Duration = Duration::from_millis(1);
+
+/// Time given to reads of files.
+const DISK_TIME: Duration = Duration::from_secs(1);
 
 /// Speeds of all threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,6 +89,75 @@ impl PeakProbe {
     }
 }
 
+/// Bytes a second that so many threads together read of a model's tensors, in stretches of `len` bytes from anywhere and past the system's
+/// page cache. Takes about a second. Tensors that are shorter are not read; 0 if all are.
+///
+/// # Errors
+/// [`CpuError::Weights`], [`CpuError::Alloc`].
+pub fn disk_bytes_per_s(files: &TensorFiles, len: usize, threads: usize) -> Result<f64, CpuError> {
+    let stretches = Stretches::new(files, len);
+    if stretches.count() == 0 {
+        return Ok(0.0);
+    }
+    let started = Instant::now();
+    // Other stretches each time: somebody between us and the disk may have kept those of last time.
+    let seed = RandomState::new();
+    let read = |thread: usize| {
+        let mut room = HugeBuffer::zeroed(Source::uncached_len(len))?;
+        let mut bytes = 0;
+        let mut numbers = (0_u64..).map(|i| seed.hash_one((thread, i)));
+        while started.elapsed() < DISK_TIME {
+            let number = numbers.next().unwrap_or_default();
+            let (tensor, offset) = stretches.at(number % stretches.count());
+            let stretch = files.read_uncached(tensor, offset, len, &mut room);
+            bytes += stretch.map_err(|error| weights_error(tensor, error))?.len();
+        }
+        Ok::<usize, CpuError>(bytes)
+    };
+    let bytes = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.max(1))
+            .map(|thread| scope.spawn(move || read(thread)))
+            .collect();
+        let read = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        read.sum::<Result<usize, CpuError>>()
+    })?;
+    Ok(bytes as f64 / started.elapsed().as_secs_f64())
+}
+
+/// All stretches of a length in tensors.
+struct Stretches<'a> {
+    len: usize,
+    /// Tensors, each with the number of stretches in it and in those before.
+    tensors: Vec<(u64, &'a TensorInfo)>,
+}
+
+impl<'a> Stretches<'a> {
+    fn new(files: &'a TensorFiles, len: usize) -> Stretches<'a> {
+        let mut count = 0_u64;
+        let tensors = files.tensors().filter_map(|tensor| {
+            let here = (tensor.bytes + 1).checked_sub(len as u64).filter(|here| *here > 0)?;
+            count = count.saturating_add(here);
+            Some((count, tensor))
+        });
+        Stretches {
+            len,
+            tensors: tensors.collect(),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.tensors.last().map_or(0, |(count, _)| *count)
+    }
+
+    /// One of them: its tensor, and where it begins there.
+    fn at(&self, index: u64) -> (&'a TensorInfo, u64) {
+        let (count, tensor) = self.tensors[self.tensors.partition_point(|(count, _)| *count <= index)];
+        (tensor, tensor.bytes - self.len as u64 - (count - 1 - index))
+    }
+}
+
 /// Runs `work` on all threads, each with its own stretch of the memory, which are always the same.
 fn on_shares(cpu: &Cpu, memory: &mut [u8], work: &(dyn Fn(&mut [u8]) + Sync)) -> Result<(), CpuError> {
     let parts = Parts::of_slice(memory, PAGE_BYTES, cpu.pool.threads());
@@ -133,5 +209,27 @@ mod tests {
         let mut memory = vec![0; 7 * PAGE_BYTES + 1];
         on_shares(&cpu, &mut memory, &|share| share.iter_mut().for_each(|byte| *byte += 1)).unwrap();
         assert!(memory.iter().all(|byte| *byte == 1));
+    }
+
+    #[test]
+    fn stretches_lie_in_tensors_and_each_counts_once() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/goldens/llama3");
+        let checkpoint = goldcrest_format::Checkpoint::open(std::path::Path::new(folder)).unwrap();
+        let most = checkpoint.tensors().map(|tensor| tensor.bytes).max().unwrap();
+        for len in [1, 129, most as usize - 1, most as usize] {
+            let stretches = Stretches::new(&checkpoint, len);
+            let mut seen = Vec::new();
+            for index in 0..stretches.count() {
+                let (tensor, offset) = stretches.at(index);
+                assert!(offset + len as u64 <= tensor.bytes, "{len} from {offset} of {tensor:?}");
+                seen.push((&tensor.name, offset));
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len() as u64, stretches.count());
+        }
+        assert_eq!(Stretches::new(&checkpoint, most as usize + 1).count(), 0);
+        assert_eq!(disk_bytes_per_s(&checkpoint, most as usize + 1, 2).unwrap(), 0.0);
+        assert!(disk_bytes_per_s(&checkpoint, 129, 2).unwrap() > 0.0);
     }
 }

@@ -1,7 +1,8 @@
 //! What ops cost: the bytes that they have to move and the operations that they have to do, from the plan and the rows of a call.
 
+use goldcrest_kernels::KvElement;
 use goldcrest_model::backend::Span;
-use goldcrest_model::plan::{BufferId, Decay, Factors, MatrixId, Op, RecurrentId, Rows};
+use goldcrest_model::plan::{BufferId, Decay, Factors, MatrixId, Op, Plan, RecurrentId, Rows};
 use goldcrest_model::spec::Visible;
 
 use crate::weights::Panels;
@@ -61,9 +62,21 @@ impl CallShape<'_> {
     }
 }
 
-impl Program {
-    /// What `op` of the program's plan costs in a call.
-    pub fn cost(&self, op: &Op, shape: &CallShape) -> Cost {
+/// What the ops of a plan cost, known from shapes alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs<'a> {
+    plan: &'a Plan,
+    kv: KvElement,
+}
+
+impl<'a> Costs<'a> {
+    /// With keys and values of this type.
+    pub fn new(plan: &'a Plan, kv: KvElement) -> Costs<'a> {
+        Costs { plan, kv }
+    }
+
+    /// What an op of the plan costs in a call.
+    pub fn of(&self, op: &Op, shape: &CallShape) -> Cost {
         let mut cost = Cost::default();
         each_access(op, &mut |buffer| {
             cost.buffer_bytes +=
@@ -71,7 +84,7 @@ impl Program {
         });
         match *op {
             Op::Embed { table, .. } | Op::EmbedPosition { table, .. } => {
-                cost.weight_bytes = self.weights.matrix(table).row_bytes() * shape.rows() as u64;
+                cost.weight_bytes = self.panels(table).row_bytes() * shape.rows() as u64;
             }
             Op::MatMul { weight, out, .. } => self.add_products(&mut cost, weight.0, 1, self.rows_of(out, shape)),
             Op::HeadMatMul { first, heads, out, .. } => {
@@ -79,7 +92,7 @@ impl Program {
             }
             Op::Experts { experts, .. } => {
                 for linears in self.plan.experts[experts.0].projections() {
-                    let panels = self.weights.matrix(MatrixId(linears.matrices.start));
+                    let panels = self.panels(MatrixId(linears.matrices.start));
                     cost.weight_bytes += panels.bytes() * shape.chosen.experts as u64;
                     cost.operations += panels.operations() * shape.chosen.pairs as u64;
                 }
@@ -127,6 +140,43 @@ impl Program {
         cost
     }
 
+    /// `count` products with matrices of one shape, `first` and those after it, of `rows` rows.
+    fn add_products(&self, cost: &mut Cost, first: usize, count: usize, rows: usize) {
+        if rows == 0 {
+            return;
+        }
+        let panels = self.panels(MatrixId(first));
+        cost.weight_bytes += panels.bytes() * count as u64;
+        cost.operations += panels.operations() * (count * rows) as u64;
+    }
+
+    fn rows_of(&self, buffer: BufferId, shape: &CallShape) -> usize {
+        match self.plan.buffer(buffer).rows {
+            Rows::All => shape.rows(),
+            Rows::Wanted => shape.wanted,
+        }
+    }
+
+    fn position_bytes(&self, kv: usize) -> u64 {
+        kv_bytes_per_token(&self.plan.kvs[kv], self.kv) as u64
+    }
+
+    /// Read and written once by each row: rows follow each other.
+    fn memory_bytes(&self, memory: RecurrentId, shape: &CallShape) -> u64 {
+        (2 * self.plan.recurrents[memory.0].len * size_of::<f32>() * shape.rows()) as u64
+    }
+
+    fn panels(&self, id: MatrixId) -> Panels {
+        Panels::of(self.plan.matrix(id))
+    }
+}
+
+impl Program {
+    /// What `op` of the program's plan costs in a call.
+    pub fn cost(&self, op: &Op, shape: &CallShape) -> Cost {
+        Costs::new(&self.plan, self.kv_element).of(op, shape)
+    }
+
     /// Type and shape of the matrices of an op, such as `Q4_K 1536x576` (outputs x inputs); none for an op without.
     pub fn weights_of(&self, op: &Op) -> Option<String> {
         let described = |panels: Panels| format!("{} {}x{}", panels.panel_type, panels.outputs, panels.k);
@@ -147,32 +197,6 @@ impl Program {
             }
             _ => None,
         }
-    }
-
-    /// `count` products with matrices of one shape, `first` and those after it, of `rows` rows.
-    fn add_products(&self, cost: &mut Cost, first: usize, count: usize, rows: usize) {
-        if rows == 0 {
-            return;
-        }
-        let panels = self.weights.matrix(MatrixId(first));
-        cost.weight_bytes += panels.bytes() * count as u64;
-        cost.operations += panels.operations() * (count * rows) as u64;
-    }
-
-    fn rows_of(&self, buffer: BufferId, shape: &CallShape) -> usize {
-        match self.plan.buffer(buffer).rows {
-            Rows::All => shape.rows(),
-            Rows::Wanted => shape.wanted,
-        }
-    }
-
-    fn position_bytes(&self, kv: usize) -> u64 {
-        kv_bytes_per_token(&self.plan.kvs[kv], self.kv_element) as u64
-    }
-
-    /// Read and written once by each row: rows follow each other.
-    fn memory_bytes(&self, memory: RecurrentId, shape: &CallShape) -> u64 {
-        (2 * self.plan.recurrents[memory.0].len * size_of::<f32>() * shape.rows()) as u64
     }
 }
 

@@ -27,6 +27,8 @@ pub struct PhaseCounters {
     pub wall: Duration,
     /// For each op of the plan; empty before the first call.
     ops: Vec<(OpKind, OpCounters)>,
+    /// See [`PhaseCounters::chosen`].
+    chosen: Vec<Vec<u64>>,
 }
 
 /// Counts of one op, or of several.
@@ -59,6 +61,11 @@ impl PhaseCounters {
         sum(self.ops.iter())
     }
 
+    /// Rows of the calls that chose each expert, by layer with experts; none before the first call.
+    pub fn chosen(&self) -> &[Vec<u64>] {
+        &self.chosen
+    }
+
     /// Counts of each op of the plan, in its order; none before the first call.
     pub fn ops(&self) -> impl Iterator<Item = OpCounters> {
         self.ops.iter().map(|(_, op)| *op)
@@ -88,17 +95,26 @@ impl Counters {
                 .iter()
                 .map(|(kind, _)| (*kind, OpCounters::default()))
                 .collect();
+            phase.chosen = call.chosen.iter().map(|rows| vec![0; rows.len()]).collect();
         }
         for ((_, sum), (_, op)) in phase.ops.iter_mut().zip(&call.ops) {
             *sum += *op;
         }
+        add_all(&mut phase.chosen, &call.chosen);
     }
+}
+
+/// Adds rows that chose each expert, by layer.
+pub(crate) fn add_all(sums: &mut [Vec<u64>], chosen: &[Vec<u64>]) {
+    let pairs = sums.iter_mut().flatten().zip(chosen.iter().flatten());
+    pairs.for_each(|(sum, rows)| *sum += rows);
 }
 
 /// A call that is over.
 pub(crate) struct CountedCall {
     wall: Duration,
     ops: Vec<(OpKind, OpCounters)>,
+    chosen: Vec<Vec<u64>>,
 }
 
 /// Times the ops of one forward call, and passes on to another probe. What they cost is found when the call is over.
@@ -108,8 +124,8 @@ pub(crate) struct CountingProbe<'a, 'p> {
     times: Vec<Duration>,
     /// Of each router, in the order of the plan.
     choices: Vec<Chosen>,
-    /// Reused: which experts were chosen.
-    met: Vec<bool>,
+    /// Rows that chose each expert, by layer with experts.
+    chosen: Vec<Vec<u64>>,
     started: Instant,
     last: Instant,
     /// Time of the other probe, which is not the call's.
@@ -120,21 +136,15 @@ pub(crate) struct CountingProbe<'a, 'p> {
 impl<'a, 'p> CountingProbe<'a, 'p> {
     /// The call is taken to start now.
     pub fn new(plan: &'a Plan, next: &'a mut Option<&'p mut dyn Probe>) -> Self {
-        let routers = plan.ops.iter().filter_map(|op| match op {
-            Op::Route { rule, .. } => Some(rule.experts),
-            _ => None,
-        });
-        let (times, choices) = (
-            vec![Duration::ZERO; plan.ops.len()],
-            Vec::with_capacity(routers.clone().count()),
-        );
-        let met = Vec::with_capacity(routers.max().unwrap_or(0));
+        let times = vec![Duration::ZERO; plan.ops.len()];
+        let choices = Vec::with_capacity(plan.experts.len());
+        let chosen = plan.experts.iter().map(|bank| vec![0; bank.count]).collect();
         let started = Instant::now();
         CountingProbe {
             plan,
             times,
             choices,
-            met,
+            chosen,
             started,
             last: started,
             elsewhere: Duration::ZERO,
@@ -161,23 +171,21 @@ impl<'a, 'p> CountingProbe<'a, 'p> {
         CountedCall {
             wall,
             ops: ops.collect(),
+            chosen: self.chosen,
         }
     }
 
     /// The choices of a router among `experts`.
     fn count_chosen(&mut self, experts: ExpertsId, ids: &[f32]) -> Chosen {
-        self.met.clear();
-        self.met.resize(self.plan.experts[experts.0].count, false);
-        let mut pairs = 0;
+        let rows = &mut self.chosen[experts.0];
         for id in ids {
-            if let Some(met) = self.met.get_mut(*id as usize) {
-                *met = true;
-                pairs += 1;
+            if let Some(rows) = rows.get_mut(*id as usize) {
+                *rows += 1;
             }
         }
         Chosen {
-            experts: self.met.iter().filter(|met| **met).count(),
-            pairs,
+            experts: rows.iter().filter(|rows| **rows > 0).count(),
+            pairs: rows.iter().sum::<u64>() as usize,
         }
     }
 }

@@ -65,6 +65,7 @@ impl Fit {
     /// [`FitError`], but [`FitError::TooLittle`].
     pub fn of(checkpoint: &Checkpoint, options: &EngineOptions, sequences: Sequences) -> Result<Fit, FitError> {
         let model = Model::open(checkpoint, options)?;
+        options.experts.map_or(Ok(()), |experts| experts.check(&model.plan))?;
         let streamed = options.experts.map(|experts| experts.streamed);
         let need = streamed.map(|streamed| ExpertNeed::of(&model.plan, checkpoint, streamed));
         let need = need.transpose()?.flatten();

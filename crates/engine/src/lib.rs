@@ -10,6 +10,8 @@ mod engine;
 mod fingerprint;
 mod fit;
 pub mod perplexity;
+mod predict;
+mod routers;
 pub mod sample;
 mod session;
 pub mod steering;
@@ -21,13 +23,15 @@ pub use fit::{Fit, FitError};
 pub use goldcrest_cpu::probe::{PROBE_BYTES, PeakProbe, Peaks};
 pub use goldcrest_cpu::profile::Cost;
 pub use goldcrest_cpu::{
-    Budget, CpuError, Eviction, ExpertCounters, ExpertOptions, Sequences, Streamed, available_bytes,
+    BankCounters, Budget, CpuError, Eviction, ExpertCounters, ExpertOptions, Sequences, Streamed, available_bytes,
     kv_bytes_per_token, most_resident_bytes,
 };
 pub use goldcrest_kernels::{Isa, KvElement};
 pub use goldcrest_model::backend::{Interrupted, OpOutput, Probe, Span};
 pub use goldcrest_model::plan::{Activations, Op, OpKind, Plan};
 pub use goldcrest_model::spec::ModelSpec;
+pub use predict::{ExpertShare, Predictor, Speeds};
+pub use routers::{RouterCounters, RouterCounting};
 pub use session::{
     BatchError, BatchFeed, Chunk, FeedError, LoadError, LoadProblem, RestoreError, RewindError, SaveError, Session,
     SessionError, Snapshot, SteerError, Want, Watch,

@@ -49,7 +49,7 @@ impl Perplexity {
     ) -> Result<(), PerplexityError> {
         session.rewind(0).expect("a session can always become empty");
         let vocabulary = session.engine().spec().vocabulary;
-        let chunk_len = (LOGITS_BYTES / (vocabulary * size_of::<f32>())).max(1);
+        let chunk_len = chunk_len(vocabulary);
         let mut logits = vec![0.0; chunk_len.min(window.len()) * vocabulary];
         // The last token predicts nothing that is known.
         for start in (0..window.len().saturating_sub(1)).step_by(chunk_len) {
@@ -67,6 +67,11 @@ impl Perplexity {
             }
         }
         Ok(())
+    }
+
+    /// Most bytes of logits that [`Perplexity::add_window`] holds for windows of `len` tokens.
+    pub fn logits_bytes(vocabulary: usize, len: usize) -> usize {
+        chunk_len(vocabulary).min(len) * vocabulary * size_of::<f32>()
     }
 
     /// Welford's update: no sum grows large enough to lose digits.
@@ -105,6 +110,11 @@ impl Perplexity {
     pub fn standard_error(&self) -> f64 {
         self.value() * self.standard_error_nll()
     }
+}
+
+/// Tokens whose logits are computed at once.
+fn chunk_len(vocabulary: usize) -> usize {
+    (LOGITS_BYTES / (vocabulary * size_of::<f32>())).max(1)
 }
 
 /// −ln of the probability of `id`; `None` if it is not finite.

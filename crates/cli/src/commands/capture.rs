@@ -3,9 +3,11 @@
 use anyhow::Context;
 use goldcrest::files::{Tensor, TensorFile};
 use goldcrest::prompts::Prompts;
-use goldcrest_engine::{Capture, CaptureRequest, Chunk, Engine, FeedError, Want, Watch};
+use goldcrest_engine::{Capture, CaptureRequest, Chunk, Engine, FeedError, ModelSpec, Sequences, Want, Watch};
+use goldcrest_model::read_spec;
 
 use crate::args::CaptureArgs;
+use crate::memory::{Beside, Need};
 use crate::model::open_checkpoint;
 use crate::output::{UsageError, note, size};
 use crate::ranges::{join, numbers_below};
@@ -19,15 +21,27 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
     if ids.is_empty() {
         return Err(FeedError::EmptyChunk.into());
     }
-    let engine =
-        Engine::open(&checkpoint, args.engine.options()).with_context(|| format!("cannot run {}", path.display()))?;
-    let boundaries = engine.spec().layers.len() + 1;
+    let cannot_run = || format!("cannot run {}", path.display());
+    let spec = read_spec(&checkpoint).with_context(cannot_run)?;
+    let boundaries = spec.layers.len() + 1;
     let request = CaptureRequest {
         boundaries: numbers_below(boundaries, &args.layers)
             .map_err(|error| UsageError(format!("--layers: {error}")))?,
         positions: numbers_below(ids.len(), &args.positions)
             .map_err(|error| UsageError(format!("--positions: {error}")))?,
     };
+    let need = Need {
+        sequences: Sequences {
+            count: 1,
+            capacity: ids.len(),
+        },
+        beside: Beside {
+            name: "streams",
+            bytes: stream_bytes(&spec, request.boundaries.len() * request.positions.len()),
+        },
+    };
+    let options = args.engine.fit(&checkpoint, || Ok(need)).with_context(cannot_run)?;
+    let engine = Engine::open(&checkpoint, options).with_context(cannot_run)?;
     let capture = capture_fed(&engine, &ids, request)?;
     for captured in capture.feeds() {
         let request = captured.request();
@@ -55,6 +69,11 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Bytes of so many rows of the residual stream.
+pub fn stream_bytes(spec: &ModelSpec, rows: usize) -> u64 {
+    (rows * spec.hidden * size_of::<f32>()) as u64
 }
 
 /// What is captured of a session while it is fed `ids`.

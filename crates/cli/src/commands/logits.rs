@@ -1,25 +1,41 @@
 //! `logits`: the logits of every position of a sequence.
 
+use anyhow::Context;
 use goldcrest::files::{Tensor, TensorFile};
-use goldcrest_engine::{Chunk, Engine, FeedError, Want};
+use goldcrest_engine::{Chunk, Engine, FeedError, Sequences, Want};
+use goldcrest_model::read_spec;
 
 use crate::args::LogitsArgs;
+use crate::memory::{Beside, Need};
 use crate::model::open_checkpoint;
 use crate::output::{note, size};
 
 pub fn run(args: &LogitsArgs) -> anyhow::Result<()> {
-    let (_, checkpoint) = open_checkpoint(&args.model)?;
-    let engine = Engine::open(&checkpoint, args.engine.options())?;
-    let vocabulary = engine.spec().vocabulary;
+    let (path, checkpoint) = open_checkpoint(&args.model)?;
+    let cannot_run = || format!("cannot run {}", path.display());
+    let spec = read_spec(&checkpoint).with_context(cannot_run)?;
+    let vocabulary = spec.vocabulary;
     if let Some((index, &id)) = args.ids.iter().enumerate().find(|(_, id)| **id as usize >= vocabulary) {
         return Err(FeedError::IdOutsideVocabulary { index, id, vocabulary }.into());
     }
-    let (positions, context) = (args.ids.len(), engine.spec().context);
+    let (positions, context) = (args.ids.len(), spec.context);
     if positions > context {
         note(format_args!(
             "{positions} positions are more than the {context} that the model was trained for"
         ));
     }
+    let need = Need {
+        sequences: Sequences {
+            count: 1,
+            capacity: positions,
+        },
+        beside: Beside {
+            name: "logits of a chunk (--chunk)",
+            bytes: (args.chunk.min(positions) * vocabulary * size_of::<f32>()) as u64,
+        },
+    };
+    let options = args.engine.fit(&checkpoint, || Ok(need)).with_context(cannot_run)?;
+    let engine = Engine::open(&checkpoint, options).with_context(cannot_run)?;
     let mut session = engine.session(positions)?;
     let tensor = Tensor {
         name: "logits",

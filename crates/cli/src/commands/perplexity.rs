@@ -3,25 +3,45 @@
 use std::io::{self, Write, stdout};
 
 use goldcrest_engine::perplexity::{Perplexity, PerplexityError, windows};
-use goldcrest_engine::{Engine, FeedError};
+use goldcrest_engine::{Engine, FeedError, RouterCounting, Sequences};
+use goldcrest_format::Checkpoint;
+use goldcrest_model::read_spec;
 use serde_json::json;
 
 use super::Outcome;
 use crate::args::PerplexityArgs;
 use crate::input::read_text;
 use crate::interrupt;
+use crate::memory::{Beside, Need};
 use crate::model::Model;
 use crate::output::{UsageError, note};
 use crate::progress::Steps;
+use crate::router_stats;
 
 /// Tokens of a window where nobody says.
 const DEFAULT_CONTEXT: usize = 2048;
 
 pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     let text = read_text(&args.file)?;
-    let model = Model::open(&args.model, args.engine.options(), true)?;
+    let window = |trained: usize| args.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
+    let mut stats = None;
+    let options = |checkpoint: &Checkpoint| {
+        stats = args.routers.begin(checkpoint)?;
+        args.engine.fit(checkpoint, || {
+            let spec = read_spec(checkpoint)?;
+            let capacity = window(spec.context);
+            Ok(Need {
+                sequences: Sequences { count: 1, capacity },
+                beside: Beside {
+                    name: "logits of a window",
+                    bytes: Perplexity::logits_bytes(spec.vocabulary, capacity) as u64,
+                },
+            })
+        })
+    };
+    let model = Model::open(&args.model, options, true)?;
     let trained = model.engine.spec().context;
-    let context = args.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
+    let context = window(trained);
     if context > trained {
         note(format_args!(
             "windows of {context} tokens are longer than the {trained} that the model was trained for"
@@ -38,6 +58,10 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
     let ids = model.prompts.text(&text, false)?;
     let ids = ids.strip_prefix(&before[..]).unwrap_or(&ids);
     let mut session = model.engine.session(context)?;
+    let mut routers = RouterCounting::new(&model.engine);
+    if args.routers.is_given() {
+        session.count();
+    }
     let watch = interrupt::watch();
     let mut steps = Steps::new("tokens", ids.len());
     let mut measured = Perplexity::default();
@@ -59,6 +83,10 @@ pub fn run(args: &PerplexityArgs) -> anyhow::Result<Outcome> {
         windows: windows_fed,
     };
     report(args, &model.engine, cut, &measured)?;
+    if let Some(counters) = session.counters() {
+        routers.add(counters);
+        router_stats::write(stats, &args.model.model, &routers.counters())?;
+    }
     Ok(Outcome::Done)
 }
 

@@ -11,9 +11,11 @@ use super::Outcome;
 use crate::args::{RunArgs, SteerArg};
 use crate::chat;
 use crate::input::Piped;
+use crate::memory::Need;
 use crate::model::Model;
 use crate::output::{UsageError, note};
 use crate::reply::{Speaker, context, message};
+use crate::router_stats;
 
 pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
     // How many tokens there are shows later; everything else is known to be right before a model is loaded.
@@ -23,21 +25,27 @@ pub fn run(args: &RunArgs) -> anyhow::Result<Outcome> {
         .map_err(|error| UsageError(error.to_string()))?;
     let steers = args.steer.iter().map(open_steer).collect::<anyhow::Result<Vec<_>>>()?;
     let piped = Piped::start();
+    let mut stats = None;
     let options = |checkpoint: &Checkpoint| {
-        let sequences = || {
+        stats = args.routers.begin(checkpoint)?;
+        args.engine.fit(checkpoint, || {
             let capacity = context(args, read_spec(checkpoint)?.context);
-            Ok(Sequences { count: 1, capacity })
-        };
-        args.memory.fit(checkpoint, args.engine.options(), sequences, 0)
+            Ok(Need::of(Sequences { count: 1, capacity }))
+        })
     };
-    let model = Model::open_fit(&args.model, options, args.raw)?;
+    let model = Model::open(&args.model, options, args.raw)?;
+    let name = &args.model.model;
     if args.prompt.is_none() && piped.is_none() {
-        return chat::run(Speaker::new(args, model, &steers)?, &args.model.model);
+        let mut speaker = Speaker::new(args, model, &steers)?;
+        let outcome = chat::run(&mut speaker, name)?;
+        router_stats::write(stats, name, &speaker.routers())?;
+        return Ok(outcome);
     }
     let prompt = whole_prompt(args, piped)?;
     let mut speaker = Speaker::new(args, model, &steers)?;
     let ids = speaker.prompt(&[message("user", &prompt)])?;
     let reply = speaker.reply(&ids)?;
+    router_stats::write(stats, name, &speaker.routers())?;
     // The process ends, which gives all memory back at once and not one token's text after the other.
     std::mem::forget(speaker);
     Ok(if reply.finish == Finish::Cancelled {

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use anyhow::Context;
 use goldcrest::directions::{Method, directions, write};
-use goldcrest_engine::{CaptureRequest, Engine};
+use goldcrest::prompts::{PromptError, Prompts};
+use goldcrest_engine::{CaptureRequest, Engine, ModelSpec, Sequences};
+use goldcrest_model::read_spec;
 
-use super::capture::capture_fed;
+use super::capture::{capture_fed, stream_bytes};
 use crate::args::{MethodArg, SteerCommand, SteerMakeArgs};
 use crate::input::read_text;
-use crate::model::Model;
+use crate::memory::{Beside, Need};
+use crate::model::open_checkpoint;
 use crate::output::{UsageError, note};
 use crate::progress::Steps;
 
@@ -30,13 +34,18 @@ fn make(args: &SteerMakeArgs) -> anyhow::Result<()> {
         MethodArg::Mean => Method::Mean,
         MethodArg::Pca => Method::Pca,
     };
-    let model = Model::open(&args.model, args.engine.options(), true)?;
+    let (path, checkpoint) = open_checkpoint(&args.model)?;
+    let cannot_run = || format!("cannot run {}", path.display());
+    let spec = read_spec(&checkpoint).with_context(cannot_run)?;
+    // Before the weights: memory is planned for the longest of them.
+    let sets = tokenized(&Prompts::without_template(&checkpoint)?, &sets)?;
+    let options = args.engine.fit(&checkpoint, || Ok(need(&spec, &sets)));
+    let engine = Engine::open(&checkpoint, options.with_context(cannot_run)?).with_context(cannot_run)?;
     let mut steps = Steps::new("prompts", sets.iter().map(Vec::len).sum());
     let mut layers: BTreeMap<usize, [Vec<Vec<f32>>; 2]> = BTreeMap::new();
     for (set, prompts) in sets.iter().enumerate() {
-        for prompt in prompts {
-            let ids = model.prompts.text(prompt, true)?;
-            for (layer, residual) in last_residuals(&model.engine, &ids)? {
+        for ids in prompts {
+            for (layer, residual) in last_residuals(&engine, ids)? {
                 layers.entry(layer).or_default()[set].push(residual);
             }
             steps.advance(1);
@@ -49,11 +58,11 @@ fn make(args: &SteerMakeArgs) -> anyhow::Result<()> {
         );
     }
     let vector = directions(&layers, method)?;
-    write(&vector, model.engine.spec().family, &args.out)?;
+    write(&vector, spec.family, &args.out)?;
     note(format_args!(
         "{}: directions of layers {FIRST_LAYER} to {}, {} wide",
         args.out.display(),
-        model.engine.spec().layers.len() - 1,
+        spec.layers.len() - 1,
         vector.width()
     ));
     Ok(())
@@ -69,6 +78,34 @@ fn read_prompts(path: &Path) -> anyhow::Result<Vec<String>> {
     match prompts.is_empty() {
         true => Err(UsageError(format!("{}: there is no prompt", path.display())).into()),
         false => Ok(prompts),
+    }
+}
+
+/// The ids of each prompt of each set.
+fn tokenized(prompts: &Prompts, sets: &[Vec<String>; 2]) -> Result<[Vec<Vec<u32>>; 2], PromptError> {
+    let of = |set: &[String]| -> Result<Vec<_>, PromptError> {
+        let ids = set.iter().map(|prompt| prompts.text(prompt, true));
+        ids.collect()
+    };
+    let [positive, negative] = sets;
+    Ok([of(positive)?, of(negative)?])
+}
+
+fn need(spec: &ModelSpec, sets: &[Vec<Vec<u32>>; 2]) -> Need {
+    let prompts = || sets.iter().flatten();
+    let layers = spec.layers.len().saturating_sub(FIRST_LAYER);
+    // A row of each layer and prompt and what is captured of one more; then directions, in a file too, and for one layer the difference
+    // of each pair in f64.
+    let rows = layers * (prompts().count() + 3) + prompts().count();
+    Need {
+        sequences: Sequences {
+            count: 1,
+            capacity: prompts().map(Vec::len).max().unwrap_or(0).max(1),
+        },
+        beside: Beside {
+            name: "residuals of the prompts",
+            bytes: stream_bytes(spec, rows),
+        },
     }
 }
 

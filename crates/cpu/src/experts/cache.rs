@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Eviction, ExpertCounters};
+use super::{BankCounters, Eviction, ExpertCounters};
 use crate::CpuError;
 use crate::buffer::Piece;
 
@@ -28,8 +28,8 @@ pub enum Presence {
 #[derive(Default)]
 struct Waiting {
     threads: usize,
-    /// When the first of them began.
-    since: Option<Instant>,
+    /// When the first of them began, and for which bank.
+    since: Option<(Instant, usize)>,
 }
 
 /// What became of a task.
@@ -118,6 +118,7 @@ impl Cache {
             waiting: Waiting::default(),
             counters: ExpertCounters {
                 chosen: banks[..chosen_banks].iter().map(|count| vec![0; *count]).collect(),
+                banks: vec![BankCounters::default(); banks.len()],
                 ..ExpertCounters::default()
             },
             stop: false,
@@ -156,10 +157,14 @@ impl Cache {
 
     /// Notes that a call wants a unit, which a lease holds from now on.
     pub fn want(&mut self, unit: usize) {
-        match self.is_absent(unit) || self.is_lost(unit) {
-            true => self.counters.misses += 1,
-            false => self.counters.hits += 1,
-        }
+        let is_missing = self.is_absent(unit) || self.is_lost(unit);
+        let of_bank = &mut self.counters.banks[self.entries[unit].bank];
+        let (all, of_bank) = match is_missing {
+            true => (&mut self.counters.misses, &mut of_bank.misses),
+            false => (&mut self.counters.hits, &mut of_bank.hits),
+        };
+        *all += 1;
+        *of_bank += 1;
         self.clock += 1;
         let entry = &mut self.entries[unit];
         entry.leases += 1;
@@ -256,18 +261,29 @@ impl Cache {
         self.entries[unit].error.take()
     }
 
-    /// A thread begins to wait.
-    pub fn begin_waiting(&mut self) {
+    /// Notes what was read of a unit.
+    pub fn count_read(&mut self, unit: usize, bytes: u64) {
+        self.counters.bytes_read += bytes;
+        self.counters.banks[self.entries[unit].bank].bytes_read += bytes;
+    }
+
+    /// A thread begins to wait for a unit.
+    pub fn begin_waiting(&mut self, unit: usize) {
         self.waiting.threads += 1;
-        self.waiting.since.get_or_insert_with(Instant::now);
+        let bank = self.entries[unit].bank;
+        self.waiting.since.get_or_insert_with(|| (Instant::now(), bank));
     }
 
     /// A thread has waited.
     pub fn end_waiting(&mut self) {
         self.waiting.threads -= 1;
         if self.waiting.threads == 0 {
-            let time = self.waiting.since.take().map(|since| since.elapsed());
-            self.counters.waited += time.unwrap_or_default();
+            let Some((since, bank)) = self.waiting.since.take() else {
+                return;
+            };
+            let time = since.elapsed();
+            self.counters.waited += time;
+            self.counters.banks[bank].waited += time;
         }
     }
 

@@ -21,7 +21,7 @@ use goldcrest_model::plan::Plan;
 
 use crate::CpuError;
 use crate::buffer::Piece;
-use crate::exec::Step;
+use crate::exec::{Step, steps};
 
 use cache::{Cache, Chosen, Presence};
 use layout::MatrixLayout;
@@ -84,6 +84,18 @@ impl ExpertOptions {
     pub fn most_step_bytes(streamed: Option<Streamed>) -> Option<usize> {
         (streamed == Some(Streamed::All)).then_some(ExpertOptions::STEP_BYTES)
     }
+
+    /// Refuses what no weights of a plan can be kept with.
+    ///
+    /// # Errors
+    /// [`CpuError::NoExperts`], [`CpuError::ExpertMemory`].
+    pub fn check(&self, plan: &Plan) -> Result<(), CpuError> {
+        if self.streamed == Streamed::Experts && plan.experts.is_empty() {
+            return Err(CpuError::NoExperts);
+        }
+        let steps = steps(plan, ExpertOptions::most_step_bytes(Some(self.streamed)));
+        Units::of(plan, &steps, self.streamed).blocks_in(self.bytes).map(|_| ())
+    }
 }
 
 /// What happened to the experts of a model so far.
@@ -99,6 +111,17 @@ pub struct ExpertCounters {
     pub waited: Duration,
     /// Rows that chose each expert, by layer.
     pub chosen: Vec<Vec<u64>>,
+    /// Of the experts of each layer, then of each step of products where these are streamed too.
+    pub banks: Vec<BankCounters>,
+}
+
+/// The part of a layer or of a step in [`ExpertCounters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BankCounters {
+    pub hits: u64,
+    pub misses: u64,
+    pub bytes_read: u64,
+    pub waited: Duration,
 }
 
 /// A projection of an expert: where its matrix stands among those of its unit.
@@ -132,13 +155,7 @@ impl ExpertStore {
     ) -> Result<ExpertStore, CpuError> {
         let units = Units::of(plan, steps, options.streamed);
         let (block_bytes, most_blocks) = (units.block_bytes, units.most_blocks);
-        let blocks = (options.bytes / block_bytes.max(1)).min(units.all_blocks);
-        if blocks < most_blocks {
-            return Err(CpuError::ExpertMemory {
-                bytes: options.bytes,
-                least_bytes: most_blocks * block_bytes,
-            });
-        }
+        let blocks = units.blocks_in(options.bytes)?;
         let window_bytes = units.window_bytes(plan, files)?;
         let cache = Cache::new(
             &units.bank_sizes(),
@@ -233,7 +250,7 @@ impl ExpertStore {
                     cache.is_lost(lease.unit) || cache.is_anything_unleased_coming(),
                     "more weights than there is room for"
                 );
-                cache = shared.wait_for_arrival(cache);
+                cache = shared.wait_for_arrival(cache, lease.unit);
             }
         }
         drop(cache);
@@ -282,7 +299,7 @@ impl Lease {
         }
         let mut cache = self.shared.lock();
         while let Presence::Coming { .. } = cache.presence(self.unit) {
-            cache = self.shared.wait_for_arrival(cache);
+            cache = self.shared.wait_for_arrival(cache, self.unit);
         }
         drop(cache);
         self.is_here()

@@ -44,9 +44,9 @@ impl Shared {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until something was read, or could not be.
-    pub fn wait_for_arrival<'a>(&self, mut cache: MutexGuard<'a, Cache>) -> MutexGuard<'a, Cache> {
-        cache.begin_waiting();
+    /// Waits, for the sake of a unit, until something was read, or could not be.
+    pub fn wait_for_arrival<'a>(&self, mut cache: MutexGuard<'a, Cache>, unit: usize) -> MutexGuard<'a, Cache> {
+        cache.begin_waiting(unit);
         let mut cache = self.arrived.wait(cache).unwrap_or_else(PoisonError::into_inner);
         cache.end_waiting();
         cache
@@ -106,7 +106,7 @@ pub fn start(shared: &Arc<Shared>, index: usize, window_bytes: usize) -> Result<
                 .map_or_else(Outcome::Failed, |()| Outcome::Read);
             let bytes = buffers.window.as_mut().map_or(0, Window::take_bytes_read);
             let mut cache = shared.lock();
-            cache.counters.bytes_read += bytes;
+            cache.count_read(task.unit, bytes);
             if cache.deliver(task, outcome) {
                 drop(cache);
                 shared.arrived.notify_all();

@@ -116,6 +116,18 @@ impl Units {
         }
     }
 
+    /// Blocks that are kept in so many bytes: of the largest unit at least.
+    pub fn blocks_in(&self, bytes: usize) -> Result<usize, CpuError> {
+        let blocks = (bytes / self.block_bytes.max(1)).min(self.all_blocks);
+        match blocks < self.most_blocks {
+            true => Err(CpuError::ExpertMemory {
+                bytes,
+                least_bytes: self.most_blocks * self.block_bytes,
+            }),
+            false => Ok(blocks),
+        }
+    }
+
     /// Units of each bank.
     pub fn bank_sizes(&self) -> Vec<usize> {
         let ends = self.firsts.iter().copied().skip(1).chain([self.units.len()]);

@@ -9,6 +9,10 @@ use goldcrest_format::Checkpoint;
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub threads: usize,
+    /// With which it was loaded: under a limit they depend on the threads.
+    pub options: EngineOptions,
+    /// In memory from the start to the end.
+    pub weight_bytes: usize,
     /// From opening the files until sequences can be fed.
     pub ready: Duration,
     /// From opening the files until a sequence of one token has its logits.
@@ -31,6 +35,8 @@ pub fn load(checkpoint: &Checkpoint, opening: Duration, options: EngineOptions) 
     engine.session(1)?.feed(chunk, &mut logits)?;
     let load = Load {
         threads: engine.threads(),
+        options: *engine.options(),
+        weight_bytes: engine.weight_bytes(),
         ready,
         first_token: opening + started.elapsed(),
         peak_bytes: most_resident_bytes(),

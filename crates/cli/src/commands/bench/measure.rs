@@ -3,7 +3,10 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use goldcrest_engine::{BatchFeed, Chunk, Cost, Counters, Engine, ExpertCounters, PeakProbe, Peaks, Session, Want};
+use goldcrest_engine::{
+    BatchFeed, Chunk, Cost, Counters, Engine, ExpertCounters, PeakProbe, Peaks, RouterCounters, RouterCounting,
+    Session, Want,
+};
 
 use super::case::{Case, Work};
 use super::profile::Profile;
@@ -22,6 +25,8 @@ pub struct Measured {
     /// Right before and after.
     pub peaks: Option<[Peaks; 2]>,
     pub profile: Option<Profile>,
+    /// Of all timed runs, if that is to be told.
+    pub routers: Option<Vec<RouterCounters>>,
     /// Of all timed runs, where experts are read when they are wanted.
     pub experts: Option<ExpertUse>,
 }
@@ -96,22 +101,26 @@ pub fn measure_all(args: &BenchArgs, engine: &Engine, cases: &[Case]) -> anyhow:
 fn measure(args: &BenchArgs, engine: &Engine, case: Case, probe: &mut Option<PeakProbe>) -> anyhow::Result<Measured> {
     let mut runner = Runner::new(engine, case)?;
     // The first run, which also brings memory in, tells what a run costs; its time does not count.
-    let cost = Profile::new(engine, &runner.run_counting()?).total().cost;
+    let (_, counters) = runner.run(true)?;
+    let cost = Profile::new(engine, &counters).total().cost;
     let mut peaks = || probe.as_mut().map(|probe| engine.measure_peaks(probe)).transpose();
     let before = peaks()?;
     let experts_before = engine.expert_counters();
     let tokens = case.tokens() * case.sequences();
     let mut total = Duration::ZERO;
+    let mut routers = args.routers.is_given().then(|| RouterCounting::new(engine));
     let mut rates = Vec::with_capacity(args.repetitions);
     for _ in 0..args.repetitions {
-        let time = runner.run()?;
+        let (time, counters) = runner.run(routers.is_some())?;
+        routers.iter_mut().for_each(|routers| routers.add(&counters));
         total += time;
         rates.push(rate(tokens as u64, time));
     }
     let experts = experts_before.zip(engine.expert_counters());
     let experts = experts.map(|(before, after)| ExpertUse::between(&before, &after, tokens * args.repetitions, total));
+    let routers = routers.map(|routers| routers.counters());
     let profile = match args.profile {
-        true => Some(Profile::new(engine, &runner.run_counting()?)),
+        true => Some(runner.profile()?),
         false => None,
     };
     let after = peaks()?;
@@ -122,6 +131,7 @@ fn measure(args: &BenchArgs, engine: &Engine, case: Case, probe: &mut Option<Pea
         cost,
         peaks: before.zip(after).map(|(before, after)| [before, after]),
         profile,
+        routers,
         experts,
     })
 }
@@ -162,30 +172,30 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// The time that a run takes.
-    fn run(&mut self) -> anyhow::Result<Duration> {
-        let ids = self.take_ids();
-        let mut sessions = self.sessions();
-        let started = Instant::now();
-        self.feed(&mut sessions, &ids)?;
-        Ok(started.elapsed())
-    }
-
-    /// What a run counts.
-    fn run_counting(&mut self) -> anyhow::Result<Counters> {
+    /// The time that a run takes, and what it counts, if it does.
+    fn run(&mut self, counts: bool) -> anyhow::Result<(Duration, Counters)> {
         let ids = self.take_ids();
         let mut sessions = self.sessions();
         // Every call has a row of the first sequence, and counts in whole for it.
-        let Some(first) = sessions.first_mut() else {
-            return Ok(Counters::default());
-        };
-        first.count();
+        if let Some(first) = sessions.first_mut().filter(|_| counts) {
+            first.count();
+        }
+        let started = Instant::now();
         self.feed(&mut sessions, &ids)?;
-        Ok(sessions
-            .first()
-            .and_then(Session::counters)
-            .cloned()
-            .unwrap_or_default())
+        let time = started.elapsed();
+        let counters = sessions.first().and_then(Session::counters).cloned();
+        Ok((time, counters.unwrap_or_default()))
+    }
+
+    /// The profile of a run.
+    fn profile(&mut self) -> anyhow::Result<Profile> {
+        let mut routers = RouterCounting::new(self.engine);
+        let (_, counters) = self.run(true)?;
+        routers.add(&counters);
+        Ok(Profile {
+            routers: routers.counters(),
+            ..Profile::new(self.engine, &counters)
+        })
     }
 
     /// What every sequence of a run is fed, other ids in every run: experts that were chosen last time are not to be at hand for that

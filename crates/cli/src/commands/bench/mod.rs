@@ -14,10 +14,13 @@ use anyhow::Context;
 use goldcrest_engine::{EngineOptions, PROBE_BYTES, Sequences};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::read_spec;
+use serde_json::Value;
 
 use crate::args::BenchArgs;
+use crate::memory::{Beside, Need};
 use crate::model::locate;
 use crate::output::{UsageError, size, tell};
+use crate::router_stats;
 use case::Case;
 use load::load;
 use measure::measure_all;
@@ -35,7 +38,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         [] => vec![None],
         _ => args.threads.iter().copied().map(Some).collect(),
     };
-    let mut settings = Vec::new();
+    let stats = args.routers.begin(&checkpoint)?;
+    let mut setting = Value::Null;
     let mut loads = Vec::new();
     let mut measured = Vec::new();
     for threads in thread_counts {
@@ -46,26 +50,30 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         let capacity = cases.iter().map(Case::positions).max().unwrap_or(1);
         // What comes before is kept beside those that go on from it.
         let count = sequences + usize::from(cases.iter().any(|case| case.depth > 0));
-        let probe = if args.roofline { PROBE_BYTES as u64 } else { 0 };
-        let options = args
-            .memory
-            .fit(&checkpoint, options, || Ok(Sequences { count, capacity }), probe)
-            .with_context(cannot_run)?;
+        let need = Need {
+            sequences: Sequences { count, capacity },
+            beside: Beside {
+                name: "probe of the machine",
+                bytes: if args.roofline { PROBE_BYTES as u64 } else { 0 },
+            },
+        };
+        let memory = &args.arithmetic.memory;
+        let options = memory.fit(&checkpoint, options, || Ok(need)).with_context(cannot_run)?;
         let (engine, loaded) = load(&checkpoint, opening, options).with_context(cannot_run)?;
         loads.push(loaded);
-        let weights = size(engine.weight_bytes() as u64);
+        let weights = size(loaded.weight_bytes as u64);
         tell(format_args!(
             "{weights} of weights, {} threads, {}",
             engine.threads(),
             engine.isa()
         ));
         measured.extend(measure_all(args, &engine, &cases)?);
-        settings.push(report::setting(args, &engine));
+        setting = report::setting(args, &engine);
     }
+    router_stats::write_json(stats, &report::routers_json(&setting, &measured))?;
     let mut out = stdout().lock();
     if args.json {
-        // The engines differ in their threads alone, which every result has.
-        let report = report::as_json(settings.swap_remove(0), &loads, &measured);
+        let report = report::as_json(setting, &loads, &measured);
         writeln!(out, "{report:#}")?;
     } else {
         report::write_tables(&mut out, &measured)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use goldcrest_engine::{Activations, Counters, Engine, Op, OpCounters, OpKind, Peaks};
+use goldcrest_engine::{Activations, Counters, Engine, Op, OpCounters, OpKind, Peaks, RouterCounters};
 
 /// The steps of one run, by what they are. A step is an op, or several that run as one.
 pub struct Profile {
@@ -11,6 +11,8 @@ pub struct Profile {
     pub calls: u64,
     /// The longest first.
     pub rows: Vec<ProfileRow>,
+    /// Of each layer with experts.
+    pub routers: Vec<RouterCounters>,
 }
 
 /// Steps of the same ops, with matrices of the same types and shapes.
@@ -104,6 +106,7 @@ impl Profile {
             wall: phases.iter().map(|phase| phase.wall).sum(),
             calls: phases.iter().map(|phase| phase.calls).sum(),
             rows,
+            routers: Vec::new(),
         }
     }
 

@@ -2,23 +2,23 @@
 
 use std::io::{self, Write};
 
-use goldcrest_engine::{Engine, PROBE_BYTES, Peaks};
+use goldcrest_engine::{Engine, PROBE_BYTES, Peaks, RouterCounters};
 use serde_json::{Value, json};
 
 use super::load::Load;
 use super::measure::Measured;
 use super::profile::{Profile, ProfileRow};
 use crate::args::BenchArgs;
+use crate::router_stats;
 
 const GIGA: f64 = 1e9;
 const MEGA: f64 = 1e6;
 
-/// What was measured, and on what.
+/// What was measured, and on what. Engines that differ in their threads have it in common.
 pub fn setting(args: &BenchArgs, engine: &Engine) -> Value {
     json!({
         "model": args.model.model,
         "family": engine.spec().family,
-        "weight_bytes": engine.weight_bytes(),
         "activations": format!("{:?}", engine.activations()).to_lowercase(),
         "kv": engine.options().kv.name(),
         "isa": engine.isa().to_string(),
@@ -73,9 +73,24 @@ pub fn as_json(mut report: Value, loads: &[Load], measured: &[Measured]) -> Valu
     report
 }
 
+/// What routers chose in each test.
+pub fn routers_json(setting: &Value, measured: &[Measured]) -> Value {
+    let tests = measured.iter().filter_map(|test| {
+        Some(json!({
+            "test": test.case.to_string(),
+            "threads": test.threads,
+            "layers": router_stats::as_json(test.routers.as_ref()?),
+        }))
+    });
+    json!({ "model": setting["model"], "tests": tests.collect::<Vec<_>>() })
+}
+
 fn load_json(load: &Load) -> Value {
     json!({
         "threads": load.threads,
+        "weight_bytes": load.weight_bytes,
+        "max_rows": load.options.max_rows,
+        "expert_memory_bytes": load.options.experts.map(|experts| experts.bytes),
         "ready_s": load.ready.as_secs_f64(),
         "first_token_s": load.first_token.as_secs_f64(),
         "peak_bytes": load.peak_bytes,
@@ -144,6 +159,7 @@ fn profile_json(test: &Measured, profile: &Profile) -> Value {
         "wall_s": profile.wall.as_secs_f64(),
         "share_of_ops": profile.share(&profile.total()),
         "steps": steps,
+        "layers": router_stats::as_json(&profile.routers),
     })
 }
 
@@ -274,6 +290,30 @@ fn write_profile(out: &mut impl Write, test: &Measured, profile: &Profile) -> io
             }
         }
         writeln!(out)?;
+    }
+    write_layers(out, &profile.routers)
+}
+
+/// What was read in each layer, where experts are read when they are wanted.
+fn write_layers(out: &mut impl Write, layers: &[RouterCounters]) -> io::Result<()> {
+    let read = layers.iter().filter_map(|layer| Some((layer, layer.reads?)));
+    for (i, (layer, reads)) in read.enumerate() {
+        if i == 0 {
+            write!(out, "\n{:>5} {:>9}", "layer", "experts")?;
+            writeln!(
+                out,
+                " {:>9} {:>9} {:>9} {:>9}",
+                "hits", "misses", "MB read", "ms waited"
+            )?;
+        }
+        let chosen = layer.chosen.iter().filter(|rows| **rows > 0).count();
+        write!(
+            out,
+            "{:>5} {chosen:>9} {:>9} {:>9}",
+            layer.layer, reads.hits, reads.misses
+        )?;
+        let (read, waited) = (reads.bytes_read as f64 / MEGA, reads.waited.as_secs_f64() * 1e3);
+        writeln!(out, " {read:>9.1} {waited:>9.2}")?;
     }
     Ok(())
 }
