@@ -2,7 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use goldcrest_engine::{Activations, EngineOptions, Eviction, ExpertOptions, Isa, KvElement};
+use goldcrest_engine::{Activations, EngineOptions, Eviction, Isa, KvElement, StreamOptions};
 use goldcrest_format::Checkpoint;
 
 use crate::args::positive;
@@ -76,13 +76,13 @@ impl ArithmeticArgs {
                 KvArg::Q8_0 => KvElement::Q8_0,
                 KvArg::Q4 => KvElement::Q4,
             },
-            experts: reads_experts.then(|| ExpertOptions {
+            streaming: reads_experts.then(|| StreamOptions {
                 bytes: self.expert_memory.unwrap_or(0),
                 eviction: match self.expert_eviction {
                     EvictionArg::LeastFrequent => Eviction::LeastFrequent,
                     EvictionArg::LeastRecent => Eviction::LeastRecent,
                 },
-                ..ExpertOptions::default()
+                ..StreamOptions::default()
             }),
             ..EngineOptions::default()
         }
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn who_makes_room_may_be_chosen_under_either_limit() {
-        let eviction = |words: &str| options(words)?.experts.map(|experts| experts.eviction);
+        let eviction = |words: &str| options(words)?.streaming.map(|experts| experts.eviction);
         for limit in ["--memory 6GiB", "--memory auto", "--expert-memory 2GiB"] {
             assert_eq!(eviction(limit), Some(Eviction::LeastFrequent), "{limit}");
             let chosen = format!("{limit} --expert-eviction least-recent");
             assert_eq!(eviction(&chosen), Some(Eviction::LeastRecent), "{limit}");
         }
-        assert_eq!(options("").unwrap().experts, None);
+        assert_eq!(options("").unwrap().streaming, None);
         for wrong in ["--expert-eviction least-recent", "--memory 6GiB --expert-memory 2GiB"] {
             assert!(options(wrong).is_none(), "{wrong}");
         }

@@ -2,11 +2,12 @@
 
 use anyhow::Context;
 use clap::Args;
-use goldcrest_engine::{EngineOptions, Fit, FitError, Sequences, available_bytes};
+use goldcrest_engine::{EngineOptions, Fit, FitError, Sequences, Streamed, available_bytes};
 use goldcrest_format::Checkpoint;
 
 use crate::args::{ModelArgs, positive};
 use crate::engine_args::EngineArgs;
+use crate::output::{note, size};
 
 /// The least that is left to others of much memory.
 const LEAST_LEFT_BYTES: u64 = 512 << 20;
@@ -125,8 +126,26 @@ impl MemoryArgs {
             Err(FitError::TooLittle { least, .. }) if beside.bytes > 0 => {
                 Err(TooLittleBeside { limit, least, beside }.into())
             }
-            fit => Ok(fit?.options),
+            fit => {
+                let fit = fit?;
+                tell_if_slow(&fit);
+                Ok(fit.options)
+            }
         }
+    }
+}
+
+/// Says so where every token has to read weights from the file.
+fn tell_if_slow(fit: &Fit) {
+    if fit
+        .options
+        .streaming
+        .is_some_and(|streaming| streaming.streamed == Streamed::All)
+    {
+        note(format_args!(
+            "the model does not fit: {} of its weights stay in memory, and every call reads the others from the file, which is slow",
+            size(fit.budget.weights + fit.budget.streamed)
+        ));
     }
 }
 

@@ -4,9 +4,9 @@ use goldcrest_format::TensorFiles;
 use goldcrest_model::plan::{MatrixId, Plan};
 
 use crate::exec::{Calls, TableRows, most_scratch_bytes};
-use crate::experts::{ExpertNeed, streamed_matrices};
 use crate::pool::{MAX_THREADS, PoolError};
 use crate::state::State;
+use crate::streamed::{StreamNeed, streamed_matrices};
 use crate::threads::default_threads;
 use crate::weights::{CachedPages, Weights, load};
 use crate::{CpuError, CpuOptions};
@@ -55,21 +55,21 @@ impl Budget {
             .fold(0, u64::saturating_add)
     }
 
-    /// What a program of `plan` takes with these options; `need` is that of [`CpuOptions::experts`]. Reads no weights.
+    /// What a program of `plan` takes with these options; `need` is that of [`CpuOptions::streaming`]. Reads no weights.
     ///
     /// # Errors
     /// [`CpuError::Pool`]: there cannot be so many threads; [`CpuError::MissingTensor`].
     pub fn of(
         (plan, files): (&Plan, &TensorFiles),
         options: &CpuOptions,
-        need: Option<&ExpertNeed>,
+        need: Option<&StreamNeed>,
         Sequences { count, capacity }: Sequences,
     ) -> Result<Budget, CpuError> {
         let threads = options.threads.unwrap_or_else(default_threads);
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(PoolError::ThreadCount { threads }.into());
         }
-        let streamed = streamed_matrices(plan, options.experts.map(|options| options.streamed));
+        let streamed = streamed_matrices(plan, options.streaming.map(|options| options.streamed));
         let is_streamed = |id: MatrixId| streamed[id.0];
         let calls = Calls {
             max_rows: options.max_rows,
@@ -87,7 +87,7 @@ impl Budget {
             logits: logits as u64,
             ..Budget::default()
         };
-        if let (Some(options), Some(need)) = (options.experts, need) {
+        if let (Some(options), Some(need)) = (options.streaming, need) {
             budget.streamed = need.all.min(options.bytes as u64);
             budget.readers = need.reader.saturating_mul(options.readers.max(1) as u64);
             budget.readers += TableRows::most_bytes(plan, &is_streamed) as u64;

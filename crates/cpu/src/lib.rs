@@ -7,12 +7,12 @@ mod budget;
 pub mod buffer;
 mod cgroup;
 mod exec;
-mod experts;
 mod memory;
 pub mod pool;
 pub mod probe;
 pub mod profile;
 mod state;
+mod streamed;
 pub mod threads;
 mod weights;
 
@@ -27,11 +27,11 @@ use goldcrest_model::plan::{MatrixId, Plan};
 pub use budget::{Budget, Sequences};
 use buffer::{AllocError, SlabPool};
 use exec::{Scratch, Step, TableRows, ahead_limits, steps};
-pub use experts::{BankCounters, Eviction, ExpertCounters, ExpertNeed, ExpertOptions, Streamed};
-use experts::{ExpertStore, streamed_matrices};
 pub use memory::{available_bytes, most_resident_bytes};
 use pool::{Pool, PoolError};
 pub use state::{State, kv_bytes_per_token};
+pub use streamed::{BankCounters, Eviction, StreamCounters, StreamNeed, StreamOptions, Streamed};
+use streamed::{WeightStore, streamed_matrices};
 use weights::{CachedPages, Weights};
 
 /// Choices of the CPU back end. Only `kv` changes results.
@@ -45,9 +45,9 @@ pub struct CpuOptions {
     pub kv: KvElement,
     /// Most rows of one forward call; scratch memory grows with it.
     pub max_rows: usize,
-    /// `None`: all experts are loaded at once. Otherwise they are read when they are wanted.
-    pub experts: Option<ExpertOptions>,
-    /// Weights are read past the system's page cache. Always so with `experts`.
+    /// `None`: all weights are loaded at once. Otherwise some are read when they are wanted.
+    pub streaming: Option<StreamOptions>,
+    /// Weights are read past the system's page cache. Always so with `streaming`.
     pub spares_page_cache: bool,
 }
 
@@ -58,7 +58,7 @@ impl Default for CpuOptions {
             isa: None,
             kv: KvElement::F16,
             max_rows: 512,
-            experts: None,
+            streaming: None,
             spares_page_cache: false,
         }
     }
@@ -89,14 +89,16 @@ pub enum CpuError {
     /// A dense model.
     #[error("the model has no experts: it is loaded whole, and memory for experts cannot be set")]
     NoExperts,
-    /// Less memory for experts than one takes.
-    #[error("{bytes} bytes are too little for the experts: the largest alone takes {least_bytes} bytes")]
-    ExpertMemory { bytes: usize, least_bytes: usize },
+    /// Less memory for streamed weights than one expert takes, or whatever else is read at once.
+    #[error(
+        "{bytes} bytes are too little for weights that are read when they are wanted: the largest alone takes {least_bytes} bytes"
+    )]
+    StreamMemory { bytes: usize, least_bytes: usize },
     /// The system refused a thread.
-    #[error("cannot start a thread that reads experts: {0}")]
+    #[error("cannot start a thread that reads weights: {0}")]
     Reader(#[source] std::io::Error),
     /// A bug of this library.
-    #[error("a thread that reads experts panicked")]
+    #[error("a thread that reads weights panicked")]
     ReaderPanicked,
 }
 
@@ -118,7 +120,7 @@ pub struct Program {
     ahead_limits: Option<Vec<usize>>,
     weights: Weights,
     /// Of a plan whose matrices are not all in `weights`.
-    experts: Option<ExpertStore>,
+    store: Option<WeightStore>,
     kv_element: KvElement,
     /// Reused by every call; calls of one program follow each other.
     scratch: Mutex<Scratch>,
@@ -155,7 +157,7 @@ impl Cpu {
 }
 
 impl Program {
-    /// Bytes of weights in memory, without experts that are read when they are wanted.
+    /// Bytes of weights in memory, without those that are read when they are wanted.
     pub fn weight_bytes(&self) -> usize {
         self.weights.bytes()
     }
@@ -169,9 +171,9 @@ impl Program {
         &self.plan
     }
 
-    /// What happened to experts that are read when they are wanted; none where all are loaded.
-    pub fn expert_counters(&self) -> Option<ExpertCounters> {
-        self.experts.as_ref().map(ExpertStore::counters)
+    /// What happened to weights that are read when they are wanted; none where all are loaded.
+    pub fn stream_counters(&self) -> Option<StreamCounters> {
+        self.store.as_ref().map(WeightStore::counters)
     }
 
     /// The ops that run as one, in order: the time of such a run is told after its first op. Before products, a norm and the packing of its
@@ -188,16 +190,16 @@ impl Backend for Cpu {
     type Error = CpuError;
 
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
-        let streamed = self.options.experts.map(|options| options.streamed);
+        let streamed = self.options.streaming.map(|options| options.streamed);
         if streamed == Some(Streamed::Experts) && plan.experts.is_empty() {
             return Err(CpuError::NoExperts);
         }
         let plan = Arc::new(plan);
-        let steps = steps(&plan, ExpertOptions::most_step_bytes(streamed));
+        let steps = steps(&plan, StreamOptions::most_step_bytes(streamed));
         // First, as it reads nothing and says what cannot be.
-        let experts = self.options.experts;
-        let experts = experts.map(|options| ExpertStore::new(&plan, &steps, checkpoint, options));
-        let experts = experts.transpose()?;
+        let store = self.options.streaming;
+        let store = store.map(|options| WeightStore::new(&plan, &steps, checkpoint, options));
+        let store = store.transpose()?;
         let streamed_ids = streamed_matrices(&plan, streamed);
         let is_streamed = |id: MatrixId| streamed_ids[id.0];
         let cached = CachedPages::of(&self.options);
@@ -209,7 +211,7 @@ impl Backend for Cpu {
             steps,
             plan,
             weights,
-            experts,
+            store,
             kv_element: self.options.kv,
             scratch: Mutex::new(scratch),
         })

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use goldcrest_cpu::probe::{PeakProbe, Peaks};
-use goldcrest_cpu::{Cpu, CpuError, CpuOptions, ExpertCounters, ExpertOptions, Program};
+use goldcrest_cpu::{Cpu, CpuError, CpuOptions, Program, StreamCounters, StreamOptions};
 use goldcrest_format::{Checkpoint, FormatError};
 use goldcrest_kernels::{Isa, KvElement};
 use goldcrest_model::backend::Backend;
@@ -29,9 +29,9 @@ pub struct EngineOptions {
     pub isa: Option<Isa>,
     /// Most rows of one forward call; a longer chunk becomes several.
     pub max_rows: usize,
-    /// `None`: all experts are loaded at once. Otherwise they are read when they are wanted, and kept as far as there is room.
-    pub experts: Option<ExpertOptions>,
-    /// Weights are read past the system's page cache, whose pages count as the process's where memory is limited. Always so with `experts`.
+    /// `None`: all weights are loaded at once. Otherwise some are read when they are wanted, and kept as far as there is room.
+    pub streaming: Option<StreamOptions>,
+    /// Weights are read past the system's page cache, whose pages count as the process's where memory is limited. Always so with `streaming`.
     /// The next start of the model is slower.
     pub spares_page_cache: bool,
 }
@@ -44,7 +44,7 @@ impl Default for EngineOptions {
             threads: None,
             isa: None,
             max_rows: 512,
-            experts: None,
+            streaming: None,
             spares_page_cache: false,
         }
     }
@@ -68,7 +68,7 @@ impl From<&EngineOptions> for CpuOptions {
             isa: options.isa,
             kv: options.kv,
             max_rows: options.max_rows,
-            experts: options.experts,
+            streaming: options.streaming,
             spares_page_cache: options.spares_page_cache,
         }
     }
@@ -213,9 +213,9 @@ impl Engine {
         self.inner.program.scratch_bytes()
     }
 
-    /// What happened to experts that are read when they are wanted; none where all are loaded.
-    pub fn expert_counters(&self) -> Option<ExpertCounters> {
-        self.inner.program.expert_counters()
+    /// What happened to weights that are read when they are wanted; none where all are loaded.
+    pub fn stream_counters(&self) -> Option<StreamCounters> {
+        self.inner.program.stream_counters()
     }
 
     /// Type and shape of the matrices of an op of the plan, in words; none for an op without.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use goldcrest_cpu::buffer::HUGE_PAGE_BYTES;
-use goldcrest_cpu::{Budget, CpuError, CpuOptions, ExpertNeed, ExpertOptions, Sequences, Streamed};
+use goldcrest_cpu::{Budget, CpuError, CpuOptions, Sequences, StreamNeed, StreamOptions, Streamed};
 use goldcrest_format::Checkpoint;
 use goldcrest_model::plan::Plan;
 use goldcrest_model::read::{SpecError, read_spec};
@@ -65,9 +65,11 @@ impl Fit {
     /// [`FitError`], but [`FitError::TooLittle`].
     pub fn of(checkpoint: &Checkpoint, options: &EngineOptions, sequences: Sequences) -> Result<Fit, FitError> {
         let model = Model::open(checkpoint, options)?;
-        options.experts.map_or(Ok(()), |experts| experts.check(&model.plan))?;
-        let streamed = options.experts.map(|experts| experts.streamed);
-        let need = streamed.map(|streamed| ExpertNeed::of(&model.plan, checkpoint, streamed));
+        options
+            .streaming
+            .map_or(Ok(()), |streaming| streaming.check(&model.plan))?;
+        let streamed = options.streaming.map(|streaming| streaming.streamed);
+        let need = streamed.map(|streamed| StreamNeed::of(&model.plan, checkpoint, streamed));
         let need = need.transpose()?.flatten();
         model.fit(*options, need.as_ref(), sequences)
     }
@@ -94,8 +96,8 @@ impl Fit {
         let fewest = ROWS[ROWS.len() - 1].min(options.max_rows).max(sequences.count);
         let rows = ROWS.into_iter().filter(|rows| *rows > fewest).chain([fewest]);
         let fewer = rows.clone().filter(|rows| *rows < options.max_rows);
-        let with = |experts, max_rows| EngineOptions {
-            experts,
+        let with = |streaming, max_rows| EngineOptions {
+            streaming,
             max_rows,
             ..options
         };
@@ -108,16 +110,16 @@ impl Fit {
         }
         // What a token needs little of before what every token needs all of.
         for streamed in [Streamed::Experts, Streamed::All] {
-            let Some(need) = ExpertNeed::of(&model.plan, checkpoint, streamed)? else {
+            let Some(need) = StreamNeed::of(&model.plan, checkpoint, streamed)? else {
                 continue;
             };
-            let experts = ExpertOptions {
+            let streaming = StreamOptions {
                 streamed,
                 bytes: need.least as usize,
-                ..options.experts.unwrap_or_default()
+                ..options.streaming.unwrap_or_default()
             };
             for rows in rows.clone() {
-                let fit = model.fit(with(Some(experts), rows), Some(&need), sequences)?;
+                let fit = model.fit(with(Some(streaming), rows), Some(&need), sequences)?;
                 // Rows take memory from weights: no more than an eighth, but where there is no other way.
                 let room = fit.room_for_weights(limit);
                 let suits = rows <= sequences.capacity && fit.budget.scratch <= room / 8;
@@ -142,10 +144,10 @@ impl Fit {
     }
 
     /// With streamed weights in all that is left.
-    fn filled(mut self, limit: u64, need: ExpertNeed) -> Fit {
+    fn filled(mut self, limit: u64, need: StreamNeed) -> Fit {
         let room = self.room_for_weights(limit);
-        if let Some(experts) = &mut self.options.experts {
-            experts.bytes = usize::try_from(room).unwrap_or(usize::MAX);
+        if let Some(streaming) = &mut self.options.streaming {
+            streaming.bytes = usize::try_from(room).unwrap_or(usize::MAX);
             self.budget.streamed = room.min(need.all);
         }
         self
@@ -197,8 +199,8 @@ impl Model<'_> {
         })
     }
 
-    /// `need` is that of [`EngineOptions::experts`].
-    fn fit(&self, options: EngineOptions, need: Option<&ExpertNeed>, sequences: Sequences) -> Result<Fit, FitError> {
+    /// `need` is that of [`EngineOptions::streaming`].
+    fn fit(&self, options: EngineOptions, need: Option<&StreamNeed>, sequences: Sequences) -> Result<Fit, FitError> {
         let model = (&self.plan, &**self.checkpoint);
         let budget = Budget::of(model, &CpuOptions::from(&options), need, sequences)?;
         let [words, matrices] = [self.plan.vocabulary, self.plan.matrices.len()].map(|count| count as u64);

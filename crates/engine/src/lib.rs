@@ -23,7 +23,7 @@ pub use fit::{Fit, FitError};
 pub use goldcrest_cpu::probe::{PROBE_BYTES, PeakProbe, Peaks};
 pub use goldcrest_cpu::profile::Cost;
 pub use goldcrest_cpu::{
-    BankCounters, Budget, CpuError, Eviction, ExpertCounters, ExpertOptions, Sequences, Streamed, available_bytes,
+    BankCounters, Budget, CpuError, Eviction, Sequences, StreamCounters, StreamOptions, Streamed, available_bytes,
     kv_bytes_per_token, most_resident_bytes,
 };
 pub use goldcrest_kernels::{Isa, KvElement};

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use goldcrest_cpu::probe::{PeakProbe, Peaks, disk_bytes_per_s};
 use goldcrest_cpu::profile::{CallShape, Chosen, Cost, Costs};
-use goldcrest_cpu::{Cpu, CpuError, CpuOptions, ExpertOptions, Streamed};
+use goldcrest_cpu::{Cpu, CpuError, CpuOptions, StreamOptions, Streamed};
 use goldcrest_format::{Checkpoint, TensorFiles};
 use goldcrest_model::backend::Span;
 use goldcrest_model::plan::{Activations, ExpertBank, Op, Plan};
@@ -74,7 +74,7 @@ impl Predictor {
             experts: None,
             products_missing: 0.0,
         };
-        if let Some(options) = options.experts {
+        if let Some(options) = options.streaming {
             predictor.share_out(checkpoint, options);
         }
         Ok(predictor)
@@ -97,10 +97,10 @@ impl Predictor {
     pub fn measure(&self, files: &TensorFiles) -> Result<Speeds, CpuError> {
         let cpu = Cpu::new(CpuOptions::from(&self.options))?;
         let peaks = PeakProbe::new(&cpu)?.measure(&cpu)?;
-        let read = |options: ExpertOptions| disk_bytes_per_s(files, self.stretch(files), options.readers);
+        let read = |options: StreamOptions| disk_bytes_per_s(files, self.stretch(files), options.readers);
         Ok(Speeds {
             peaks,
-            disk_bytes_per_s: self.options.experts.map(read).transpose()?,
+            disk_bytes_per_s: self.options.streaming.map(read).transpose()?,
         })
     }
 
@@ -136,7 +136,7 @@ impl Predictor {
     }
 
     /// Says what stays in memory: weights that every token wants before experts, of which it wants few.
-    fn share_out(&mut self, files: &TensorFiles, options: ExpertOptions) {
+    fn share_out(&mut self, files: &TensorFiles, options: StreamOptions) {
         let memory = options.bytes as u64;
         let products = match options.streamed {
             Streamed::Experts => 0,

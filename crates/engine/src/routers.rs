@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use goldcrest_cpu::{BankCounters, ExpertCounters};
+use goldcrest_cpu::{BankCounters, StreamCounters};
 use goldcrest_model::plan::{Op, Plan};
 
 use crate::counters::{Counters, add_all};
@@ -15,7 +15,7 @@ pub struct RouterCounting {
     /// Rows that chose each expert, by layer with experts.
     chosen: Vec<Vec<u64>>,
     /// At the beginning; none where all experts are in memory.
-    before: Option<ExpertCounters>,
+    before: Option<StreamCounters>,
 }
 
 /// What there is to tell of a layer with experts.
@@ -35,7 +35,7 @@ impl RouterCounting {
         RouterCounting {
             engine: engine.clone(),
             chosen: engine.plan().experts.iter().map(|bank| vec![0; bank.count]).collect(),
-            before: engine.expert_counters(),
+            before: engine.stream_counters(),
         }
     }
 
@@ -48,7 +48,7 @@ impl RouterCounting {
 
     /// What there was until now, layer by layer.
     pub fn counters(&self) -> Vec<RouterCounters> {
-        let now = self.engine.expert_counters();
+        let now = self.engine.stream_counters();
         let reads = |bank: usize| {
             let (before, now) = (self.before.as_ref()?, now.as_ref()?);
             Some(difference(now.banks.get(bank)?, before.banks.get(bank)?))

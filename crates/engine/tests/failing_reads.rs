@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use goldcrest_engine::{
-    Chunk, CpuError, Engine, EngineOptions, Eviction, ExpertOptions, FeedError, OpenError, Session, Streamed, Want,
+    Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, OpenError, Session, StreamOptions, Streamed, Want,
 };
 use goldcrest_format::{Checkpoint, FormatError, SourceError};
 use goldcrest_model::plan::MatrixId;
@@ -113,7 +113,7 @@ fn options((units, threads, readers): Setting, subject: &Subject) -> EngineOptio
     EngineOptions {
         threads: Some(threads),
         max_rows: MAX_ROWS,
-        experts: Some(ExpertOptions {
+        streaming: Some(StreamOptions {
             streamed: subject.streamed,
             bytes: units * subject.least_bytes,
             eviction: Eviction::LeastFrequent,

@@ -2,7 +2,7 @@
 
 mod support;
 
-use goldcrest_engine::{EngineOptions, ExpertOptions, Fit, Peaks, Predictor, Sequences, Speeds, Streamed};
+use goldcrest_engine::{EngineOptions, Fit, Peaks, Predictor, Sequences, Speeds, StreamOptions, Streamed};
 use goldcrest_format::Checkpoint;
 use support::golden;
 
@@ -21,9 +21,9 @@ fn speeds(times: f64, disk_bytes_per_s: Option<f64>) -> Speeds {
 fn with_memory(checkpoint: &Checkpoint, bytes: usize, max_rows: usize) -> Predictor {
     let options = EngineOptions {
         max_rows,
-        experts: Some(ExpertOptions {
+        streaming: Some(StreamOptions {
             bytes,
-            ..ExpertOptions::default()
+            ..StreamOptions::default()
         }),
         ..EngineOptions::default()
     };
@@ -102,10 +102,10 @@ fn weights_that_every_token_wants_are_read_for_every_call() {
     let checkpoint = golden("llama3");
     let streaming = |bytes| {
         let options = EngineOptions {
-            experts: Some(ExpertOptions {
+            streaming: Some(StreamOptions {
                 streamed: Streamed::All,
                 bytes,
-                ..ExpertOptions::default()
+                ..StreamOptions::default()
             }),
             ..EngineOptions::default()
         };

@@ -3,7 +3,7 @@
 mod support;
 
 use goldcrest_engine::{
-    Engine, EngineOptions, ExpertOptions, Interrupted, Op, OpOutput, Probe, RouterCounters, RouterCounting, Session,
+    Engine, EngineOptions, Interrupted, Op, OpOutput, Probe, RouterCounters, RouterCounting, Session, StreamOptions,
     Want, Watch,
 };
 use support::goldens::golden_cases;
@@ -85,20 +85,20 @@ fn every_layer_s_choices_and_reads_are_counted() {
         assert_eq!(counters.len(), whole.plan().experts.len(), "{case}");
         assert!(counters.windows(2).all(|pair| pair[0].layer < pair[1].layer), "{case}");
 
-        let experts = Some(ExpertOptions {
+        let experts = Some(StreamOptions {
             bytes: 1 << 17,
-            ..ExpertOptions::default()
+            ..StreamOptions::default()
         });
         let streaming = EngineOptions {
-            experts,
+            streaming: experts,
             ..EngineOptions::default()
         };
         let Ok(engine) = Engine::open(&checkpoint, streaming) else {
             continue;
         };
-        let before = engine.expert_counters().unwrap();
+        let before = engine.stream_counters().unwrap();
         let (streamed, _) = count(&engine, &prompt);
-        let after = engine.expert_counters().unwrap();
+        let after = engine.stream_counters().unwrap();
         assert_eq!(before.hits + before.misses, 0, "{case}");
         let of_banks = after.banks.iter();
         assert_eq!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
-    Chunk, Engine, EngineOptions, ExpertOptions, Fit, FitError, Interrupted, Op, OpOutput, Probe, Sequences, Streamed,
+    Chunk, Engine, EngineOptions, Fit, FitError, Interrupted, Op, OpOutput, Probe, Sequences, StreamOptions, Streamed,
     Want, Watch,
 };
 use goldcrest_format::blocks::decode;
@@ -270,9 +270,9 @@ fn under_limits(checkpoint: &Checkpoint, streamed: Streamed, limits: &[u64]) {
         capacity: 256,
     };
     let options = EngineOptions {
-        experts: Some(ExpertOptions {
+        streaming: Some(StreamOptions {
             readers: 1,
-            ..ExpertOptions::default()
+            ..StreamOptions::default()
         }),
         ..EngineOptions::default()
     };
@@ -284,11 +284,11 @@ fn under_limits(checkpoint: &Checkpoint, streamed: Streamed, limits: &[u64]) {
     for more in limits {
         let limit = least.sum() + more;
         let fit = Fit::within(limit, checkpoint, &options, sequences).unwrap();
-        seen.extend(fit.options.experts.map(|experts| experts.streamed));
-        assert!(fit.sum() <= limit && fit.options.experts.is_some(), "{fit}");
+        seen.extend(fit.options.streaming.map(|experts| experts.streamed));
+        assert!(fit.sum() <= limit && fit.options.streaming.is_some(), "{fit}");
         let engine = Engine::open(checkpoint, fit.options).unwrap();
         assert_eq!(feed_engine(&engine).0, resident, "{fit}");
-        assert!(engine.expert_counters().is_some_and(|counters| counters.misses > 0));
+        assert!(engine.stream_counters().is_some_and(|counters| counters.misses > 0));
         assert!(engine.scratch_bytes() as u64 <= fit.budget.scratch, "{fit}");
         assert_eq!(engine.weight_bytes() as u64, fit.budget.weights);
     }

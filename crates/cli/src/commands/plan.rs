@@ -77,7 +77,7 @@ fn write_sizes(out: &mut impl Write, fit: &Fit, sequences: Sequences) -> io::Res
         "for {} positions, {} rows a call{}",
         sequences.capacity,
         fit.options.max_rows,
-        match fit.options.experts.map(|options| options.streamed) {
+        match fit.options.streaming.map(|options| options.streamed) {
             None => "",
             Some(Streamed::Experts) => "; experts are read when they are wanted",
             Some(Streamed::All) => "; weights are read when they are wanted",
@@ -169,7 +169,7 @@ fn as_json(fit: &Fit, sequences: Sequences, outlook: &Outlook) -> Value {
         "all_bytes": fit.sum(),
         "context": sequences.capacity,
         "max_rows": fit.options.max_rows,
-        "reads_experts": fit.options.experts.is_some(),
+        "reads_experts": fit.options.streaming.is_some(),
         "experts": outlook.predictor.experts().map(|experts| json!({
             "bytes": experts.bytes,
             "count": experts.count,

@@ -14,8 +14,8 @@ use super::elementwise::{gated_kernel, kernel};
 use super::matmul::{Weighted, activation_type, multiply, pack_groups};
 use super::products::{TILE_WEIGHT_BYTES, TILES_PER_THREAD, each_pair, each_row, part, tile_columns};
 use super::size::{Calls, resize_exact};
-use crate::experts::{ExpertStore, Lease, Projection};
 use crate::pool::{SharedTile, SharedTiles, TileOrder, of_rows};
+use crate::streamed::{Lease, Projection, WeightStore};
 use crate::{Cpu, CpuError, Program};
 
 /// Places of an expert's inner buffers in a tile.
@@ -207,7 +207,7 @@ fn split_batch(choices: &[Choice], most_experts: usize) -> (&[Choice], &[Choice]
 /// The experts of an op that are read when they are wanted.
 struct StreamedExperts<'a> {
     program: &'a Program,
-    store: &'a ExpertStore,
+    store: &'a WeightStore,
     bank: usize,
     /// Experts that there are; ids beyond them are of none.
     count: usize,
@@ -217,7 +217,7 @@ impl<'a> StreamedExperts<'a> {
     fn of(program: &'a Program, bank: ExpertsId) -> Option<StreamedExperts<'a>> {
         Some(StreamedExperts {
             program,
-            store: program.experts.as_ref()?,
+            store: program.store.as_ref()?,
             bank: bank.0,
             count: program.plan.experts[bank.0].count,
         })

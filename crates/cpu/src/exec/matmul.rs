@@ -9,8 +9,8 @@ use super::rows::RowNorm;
 use super::step::Products;
 use super::{Call, split_buffers};
 use crate::buffer::Piece;
-use crate::experts::{Lease, Place};
 use crate::pool::{Part, Tiles};
+use crate::streamed::{Lease, Place};
 use crate::weights::{Panels, Weights};
 use crate::{Cpu, CpuError};
 

@@ -6,8 +6,8 @@ use super::Call;
 use super::elementwise::kernel;
 use super::matmul::{Weighted, multiply};
 use super::step::{ColumnOp, Group, MOST_GROUPS, Products};
-use crate::experts::Lease;
 use crate::pool::{Part, SharedTile, SharedTiles, TileOrder, of_rows, split};
+use crate::streamed::Lease;
 use crate::{Cpu, CpuError, Program};
 
 #[cfg(test)]

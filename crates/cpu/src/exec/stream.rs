@@ -7,7 +7,7 @@ use goldcrest_model::plan::{MatrixId, Op, Plan};
 
 use super::Step;
 use crate::buffer::AllocError;
-use crate::experts::{ExpertStore, Lease};
+use crate::streamed::{Lease, WeightStore};
 use crate::weights::load::{Buffers, PanelSource};
 use crate::weights::window::Window;
 use crate::weights::{Panels, find, weights_error};
@@ -37,7 +37,7 @@ pub fn ahead_limits(plan: &Plan, steps: &[Step]) -> Vec<usize> {
 
 /// The weights of a call's steps of products. Their order is known, so that those of the next steps are read while one runs.
 pub struct Ahead<'a> {
-    store: &'a ExpertStore,
+    store: &'a WeightStore,
     /// See [`ahead_limits`].
     limits: &'a [usize],
     /// The bank of the first step.
@@ -52,7 +52,7 @@ impl<'a> Ahead<'a> {
     /// None where the matrices of steps are resident.
     pub fn of(program: &'a Program) -> Option<Ahead<'a>> {
         let limits = program.ahead_limits.as_ref()?;
-        let store = program.experts.as_ref()?;
+        let store = program.store.as_ref()?;
         Some(Ahead {
             store,
             limits,
@@ -125,7 +125,7 @@ impl TableRows {
     /// Decodes a row of a table, wherever it is.
     pub fn row(&mut self, program: &Program, table: MatrixId, row: usize, out: &mut [f32]) -> Result<(), CpuError> {
         let panels = program.weights.matrix(table);
-        let Some(store) = program.experts.as_ref().filter(|_| !panels.is_resident()) else {
+        let Some(store) = program.store.as_ref().filter(|_| !panels.is_resident()) else {
             program.weights.row(&panels, row, out);
             return Ok(());
         };

@@ -131,7 +131,7 @@ pub enum CachedPages {
 impl CachedPages {
     /// Whoever has some of the weights read when they are wanted counts every byte.
     pub fn of(options: &CpuOptions) -> CachedPages {
-        match options.experts.is_some() || options.spares_page_cache {
+        match options.streaming.is_some() || options.spares_page_cache {
             true => CachedPages::Avoid,
             false => CachedPages::Keep,
         }

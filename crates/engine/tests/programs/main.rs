@@ -12,7 +12,7 @@ mod support;
 
 use std::sync::LazyLock;
 
-use goldcrest_engine::{EngineOptions, Eviction, ExpertOptions};
+use goldcrest_engine::{EngineOptions, Eviction, StreamOptions};
 use goldcrest_format::{Checkpoint, DType};
 use program::{Feed, Program, Step, Streaming, Wanted, programs};
 use proptest::prelude::*;
@@ -63,7 +63,7 @@ static MODELS: LazyLock<Vec<Checkpoint>> = LazyLock::new(|| {
 fn run(program: &Program) {
     let checkpoint = &MODELS[program.model];
     let experts = |streaming: Streaming| {
-        Some(ExpertOptions {
+        Some(StreamOptions {
             streamed: streaming.streamed,
             bytes: streaming.room * least_bytes(checkpoint, streaming.streamed)?,
             eviction: streaming.eviction,
@@ -71,7 +71,7 @@ fn run(program: &Program) {
         })
     };
     let options = EngineOptions {
-        experts: program.streaming.and_then(experts),
+        streaming: program.streaming.and_then(experts),
         ..program.options
     };
     let subject = engine(checkpoint, options);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use goldcrest_engine::{
-    BatchError, BatchFeed, Chunk, CpuError, Engine, EngineOptions, Eviction, ExpertOptions, FeedError, OpenError,
-    RewindError, Session, Streamed, Want, Watch,
+    BatchError, BatchFeed, Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, OpenError, RewindError,
+    Session, StreamOptions, Streamed, Want, Watch,
 };
 use goldcrest_format::Checkpoint;
 
@@ -137,7 +137,7 @@ impl Soak {
         if is_failing {
             self.tally.judged += self.reads.count();
         }
-        let counters = engine.expert_counters().expect("experts are read when they are wanted");
+        let counters = engine.stream_counters().expect("experts are read when they are wanted");
         self.tally.rounds += 1;
         self.tally.hits += counters.hits;
         self.tally.misses += counters.misses;
@@ -191,7 +191,7 @@ fn options(random: &mut Random, (streamed, least_bytes): (Streamed, usize), expe
     EngineOptions {
         threads: Some(1 + random.below(2)),
         max_rows: [1, 3, 8, 64][random.below(4)],
-        experts: Some(ExpertOptions {
+        streaming: Some(StreamOptions {
             streamed,
             bytes: fit * least_bytes,
             eviction: [Eviction::LeastFrequent, Eviction::LeastRecent][random.below(2)],

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use goldcrest_engine::{
-    BatchFeed, Chunk, Cost, Counters, Engine, ExpertCounters, PeakProbe, Peaks, RouterCounters, RouterCounting,
-    Session, Want,
+    BatchFeed, Chunk, Cost, Counters, Engine, PeakProbe, Peaks, RouterCounters, RouterCounting, Session,
+    StreamCounters, Want,
 };
 
 use super::case::{Case, Work};
@@ -44,7 +44,7 @@ pub struct ExpertUse {
 
 impl ExpertUse {
     /// Between two readings of the counters, in which so many tokens took so long.
-    fn between(before: &ExpertCounters, after: &ExpertCounters, tokens: usize, time: Duration) -> ExpertUse {
+    fn between(before: &StreamCounters, after: &StreamCounters, tokens: usize, time: Duration) -> ExpertUse {
         let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
         ExpertUse {
             hit_share: hits as f64 / (hits + misses).max(1) as f64,
@@ -105,7 +105,7 @@ fn measure(args: &BenchArgs, engine: &Engine, case: Case, probe: &mut Option<Pea
     let cost = Profile::new(engine, &counters).total().cost;
     let mut peaks = || probe.as_mut().map(|probe| engine.measure_peaks(probe)).transpose();
     let before = peaks()?;
-    let experts_before = engine.expert_counters();
+    let experts_before = engine.stream_counters();
     let tokens = case.tokens() * case.sequences();
     let mut total = Duration::ZERO;
     let mut routers = args.routers.is_given().then(|| RouterCounting::new(engine));
@@ -116,7 +116,7 @@ fn measure(args: &BenchArgs, engine: &Engine, case: Case, probe: &mut Option<Pea
         total += time;
         rates.push(rate(tokens as u64, time));
     }
-    let experts = experts_before.zip(engine.expert_counters());
+    let experts = experts_before.zip(engine.stream_counters());
     let experts = experts.map(|(before, after)| ExpertUse::between(&before, &after, tokens * args.repetitions, total));
     let routers = routers.map(|routers| routers.counters());
     let profile = match args.profile {

@@ -90,7 +90,7 @@ fn load_json(load: &Load) -> Value {
         "threads": load.threads,
         "weight_bytes": load.weight_bytes,
         "max_rows": load.options.max_rows,
-        "expert_memory_bytes": load.options.experts.map(|experts| experts.bytes),
+        "expert_memory_bytes": load.options.streaming.map(|experts| experts.bytes),
         "ready_s": load.ready.as_secs_f64(),
         "first_token_s": load.first_token.as_secs_f64(),
         "peak_bytes": load.peak_bytes,

@@ -7,8 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use goldcrest_engine::{
-    Chunk, CpuError, Engine, EngineOptions, Eviction, ExpertOptions, FeedError, Interrupted, Op, OpOutput, OpenError,
-    Probe, Streamed, Want, Watch,
+    Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, Interrupted, Op, OpOutput, OpenError, Probe,
+    StreamOptions, Streamed, Want, Watch,
 };
 use goldcrest_format::Checkpoint;
 use support::goldens::{golden_cases, golden_gguf_path};
@@ -34,8 +34,8 @@ fn run(engine: &Engine, (prompt, after): &(Vec<u32>, Vec<u32>)) -> Vec<Vec<u32>>
         .collect()
 }
 
-fn streaming(bytes: usize) -> ExpertOptions {
-    ExpertOptions {
+fn streaming(bytes: usize) -> StreamOptions {
+    StreamOptions {
         streamed: Streamed::Experts,
         bytes,
         eviction: Eviction::LeastFrequent,
@@ -43,9 +43,9 @@ fn streaming(bytes: usize) -> ExpertOptions {
     }
 }
 
-fn open_with(checkpoint: &Checkpoint, base: EngineOptions, experts: ExpertOptions) -> Result<Engine, OpenError> {
+fn open_with(checkpoint: &Checkpoint, base: EngineOptions, experts: StreamOptions) -> Result<Engine, OpenError> {
     let options = EngineOptions {
-        experts: Some(experts),
+        streaming: Some(experts),
         ..base
     };
     Engine::open(checkpoint, options)
@@ -71,7 +71,7 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
         let least = least_bytes(&checkpoint, Streamed::Experts).unwrap();
         for base in [EngineOptions::exact(), EngineOptions::default()] {
             let whole = Engine::open(&checkpoint, base).unwrap();
-            assert!(whole.expert_counters().is_none());
+            assert!(whole.stream_counters().is_none());
             let expected = run(&whole, &tokens);
             let settings = [
                 (1, Eviction::LeastFrequent, 1),
@@ -81,7 +81,7 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
                 (1 << 20, Eviction::LeastRecent, 2),
             ];
             for (experts, eviction, threads) in settings {
-                let options = ExpertOptions {
+                let options = StreamOptions {
                     eviction,
                     ..streaming(experts * least)
                 };
@@ -95,7 +95,7 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
                     expected,
                     "{model}: {experts} experts in memory, {threads} threads"
                 );
-                let counters = engine.expert_counters().unwrap();
+                let counters = engine.stream_counters().unwrap();
                 let all: usize = counters.chosen.iter().map(Vec::len).sum();
                 let chosen = counters.chosen.iter().flatten().filter(|rows| **rows > 0).count();
                 assert!(
@@ -135,7 +135,7 @@ fn bits_do_not_depend_on_the_memory_for_all_weights() {
                     (4, Eviction::LeastFrequent, 3),
                     (1 << 20, Eviction::LeastFrequent, 2),
                 ] {
-                    let options = ExpertOptions {
+                    let options = StreamOptions {
                         streamed: Streamed::All,
                         eviction,
                         ..streaming(units * least)
@@ -151,7 +151,7 @@ fn bits_do_not_depend_on_the_memory_for_all_weights() {
                         expected,
                         "{case}: {units} in memory, {threads} threads"
                     );
-                    assert!(engine.expert_counters().is_some_and(|counters| counters.bytes_read > 0));
+                    assert!(engine.stream_counters().is_some_and(|counters| counters.bytes_read > 0));
                 }
             }
             seen += 1;
@@ -165,7 +165,7 @@ fn bits_do_not_depend_on_the_memory_for_all_weights() {
 fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
     let checkpoint = golden("llama3");
     let open = |bytes| {
-        let options = ExpertOptions {
+        let options = StreamOptions {
             streamed: Streamed::All,
             ..streaming(bytes)
         };
@@ -175,7 +175,7 @@ fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
     let misses = |engine: &Engine, tokens: usize| {
         let mut session = session(engine, tokens);
         (0..tokens).for_each(|_| drop(feed(&mut session, &[1], Want::Last)));
-        engine.expert_counters().unwrap().misses
+        engine.stream_counters().unwrap().misses
     };
     let steps = misses(&whole, 5);
     let half = open(least_bytes(&checkpoint, Streamed::All).unwrap() * steps as usize / 2);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{BankCounters, Eviction, ExpertCounters};
+use super::{BankCounters, Eviction, StreamCounters};
 use crate::CpuError;
 use crate::buffer::Piece;
 
@@ -86,7 +86,7 @@ pub struct Cache {
     /// Those that are [`Entry::awaited`].
     awaited: Vec<usize>,
     waiting: Waiting,
-    pub counters: ExpertCounters,
+    pub counters: StreamCounters,
     /// The readers are to end.
     pub stop: bool,
 }
@@ -116,10 +116,10 @@ impl Cache {
             clock: 0,
             awaited: Vec::new(),
             waiting: Waiting::default(),
-            counters: ExpertCounters {
+            counters: StreamCounters {
                 chosen: banks[..chosen_banks].iter().map(|count| vec![0; *count]).collect(),
                 banks: vec![BankCounters::default(); banks.len()],
-                ..ExpertCounters::default()
+                ..StreamCounters::default()
             },
             stop: false,
         }

@@ -8,7 +8,7 @@ use goldcrest_model::plan::{ExpertBank, MatrixId, Op, Plan};
 use goldcrest_model::spec::Storage;
 
 use super::layout::{Layout, Run, block_bytes};
-use super::{ExpertOptions, Streamed};
+use super::{StreamOptions, Streamed};
 use crate::CpuError;
 use crate::buffer::HUGE_PAGE_BYTES;
 use crate::exec::{Step, steps};
@@ -120,7 +120,7 @@ impl Units {
     pub fn blocks_in(&self, bytes: usize) -> Result<usize, CpuError> {
         let blocks = (bytes / self.block_bytes.max(1)).min(self.all_blocks);
         match blocks < self.most_blocks {
-            true => Err(CpuError::ExpertMemory {
+            true => Err(CpuError::StreamMemory {
                 bytes,
                 least_bytes: self.most_blocks * self.block_bytes,
             }),
@@ -206,7 +206,7 @@ pub fn streamed_matrices(plan: &Plan, streamed: Option<Streamed>) -> Vec<bool> {
 
 /// What streamed weights take of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertNeed {
+pub struct StreamNeed {
     /// For the largest unit alone.
     pub least: u64,
     /// For all.
@@ -215,15 +215,15 @@ pub struct ExpertNeed {
     pub reader: u64,
 }
 
-impl ExpertNeed {
+impl StreamNeed {
     /// Reads nothing; none where nothing can be streamed.
     ///
     /// # Errors
     /// [`CpuError::MissingTensor`].
-    pub fn of(plan: &Plan, files: &TensorFiles, streamed: Streamed) -> Result<Option<ExpertNeed>, CpuError> {
+    pub fn of(plan: &Plan, files: &TensorFiles, streamed: Streamed) -> Result<Option<StreamNeed>, CpuError> {
         let units = Units::of(
             plan,
-            &steps(plan, ExpertOptions::most_step_bytes(Some(streamed))),
+            &steps(plan, StreamOptions::most_step_bytes(Some(streamed))),
             streamed,
         );
         if units.units.is_empty() {
@@ -231,7 +231,7 @@ impl ExpertNeed {
         }
         // Blocks lie in huge pages, the last of which need not be full.
         let blocks = |count: usize| (count * units.block_bytes).next_multiple_of(HUGE_PAGE_BYTES) as u64;
-        Ok(Some(ExpertNeed {
+        Ok(Some(StreamNeed {
             least: blocks(units.most_blocks),
             all: blocks(units.all_blocks),
             reader: Window::memory_bytes(units.window_bytes(plan, files)?) as u64,

@@ -1,9 +1,10 @@
-//! Experts of models that are larger than the memory for them: those that were of use last are kept, the others read when a call wants
+//! Weights of models that are larger than the memory for them: those that were of use last are kept, the others read when a call wants
 //! them.
 //!
-//! All experts of all layers share one budget, in blocks of one size ([`layout`]). A call [acquires](ExpertStore::acquire) the experts that
-//! it is about to use. Threads of the store read what is missing, block by block and past the system's cache, and pack it; who needs an
-//! expert waits for it ([`Lease::wait`]). What a call computes depends on none of this.
+//! What is read at once is a [unit](units::Unit): an expert, or the matrices of a step of products. All units share one budget, in blocks
+//! of one size ([`layout`]). A call [acquires](WeightStore::acquire) the units that it is about to use. Threads of the store read what is
+//! missing, block by block and past the system's cache, and pack it; who needs a unit waits for it ([`Lease::wait`]). What a call computes
+//! depends on none of this.
 
 mod cache;
 mod layout;
@@ -28,7 +29,7 @@ use layout::MatrixLayout;
 pub use layout::Place;
 use readers::Shared;
 use units::Units;
-pub use units::{ExpertNeed, streamed_matrices};
+pub use units::{StreamNeed, streamed_matrices};
 
 /// Which experts make room for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub enum Streamed {
 
 /// How weights are kept that are read when they are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpertOptions {
+pub struct StreamOptions {
     pub streamed: Streamed,
     /// Most bytes of them in memory. More than all of them take is as much as they take.
     pub bytes: usize,
@@ -61,18 +62,18 @@ pub struct ExpertOptions {
     pub readers: usize,
 }
 
-impl Default for ExpertOptions {
+impl Default for StreamOptions {
     fn default() -> Self {
-        ExpertOptions {
+        StreamOptions {
             streamed: Streamed::default(),
             bytes: 0,
             eviction: Eviction::default(),
-            readers: ExpertOptions::READERS,
+            readers: StreamOptions::READERS,
         }
     }
 }
 
-impl ExpertOptions {
+impl StreamOptions {
     /// Threads that read, unless told otherwise: enough to keep a fast disk busy.
     pub const READERS: usize = 8;
 
@@ -82,32 +83,32 @@ impl ExpertOptions {
 
     /// Most bytes of matrices of a step of products; none: however many there are.
     pub fn most_step_bytes(streamed: Option<Streamed>) -> Option<usize> {
-        (streamed == Some(Streamed::All)).then_some(ExpertOptions::STEP_BYTES)
+        (streamed == Some(Streamed::All)).then_some(StreamOptions::STEP_BYTES)
     }
 
     /// Refuses what no weights of a plan can be kept with.
     ///
     /// # Errors
-    /// [`CpuError::NoExperts`], [`CpuError::ExpertMemory`].
+    /// [`CpuError::NoExperts`], [`CpuError::StreamMemory`].
     pub fn check(&self, plan: &Plan) -> Result<(), CpuError> {
         if self.streamed == Streamed::Experts && plan.experts.is_empty() {
             return Err(CpuError::NoExperts);
         }
-        let steps = steps(plan, ExpertOptions::most_step_bytes(Some(self.streamed)));
+        let steps = steps(plan, StreamOptions::most_step_bytes(Some(self.streamed)));
         Units::of(plan, &steps, self.streamed).blocks_in(self.bytes).map(|_| ())
     }
 }
 
-/// What happened to the experts of a model so far.
+/// What happened to the streamed weights of a model so far: experts, and steps of products where these are streamed too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ExpertCounters {
-    /// Experts that a call wanted and that were in memory, or on their way there.
+pub struct StreamCounters {
+    /// Units that a call wanted and that were in memory, or on their way there.
     pub hits: u64,
-    /// Experts that a call wanted and that had to be read.
+    /// Units that a call wanted and that had to be read.
     pub misses: u64,
     /// Bytes that were read from files.
     pub bytes_read: u64,
-    /// Time in which threads of a call waited for experts, however many at once.
+    /// Time in which threads of a call waited for them, however many at once.
     pub waited: Duration,
     /// Rows that chose each expert, by layer.
     pub chosen: Vec<Vec<u64>>,
@@ -115,7 +116,7 @@ pub struct ExpertCounters {
     pub banks: Vec<BankCounters>,
 }
 
-/// The part of a layer or of a step in [`ExpertCounters`].
+/// The part of a layer or of a step in [`StreamCounters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BankCounters {
     pub hits: u64,
@@ -133,7 +134,7 @@ pub enum Projection {
 }
 
 /// The streamed weights of a model.
-pub struct ExpertStore {
+pub struct WeightStore {
     shared: Arc<Shared>,
     readers: Vec<JoinHandle<()>>,
     /// Blocks that there are.
@@ -142,17 +143,17 @@ pub struct ExpertStore {
     capacity: usize,
 }
 
-impl ExpertStore {
+impl WeightStore {
     /// Makes room and starts the readers; reads nothing. `steps` are those of `plan`.
     ///
     /// # Errors
-    /// [`CpuError::ExpertMemory`] if not even one unit fits; [`CpuError::Alloc`], [`CpuError::Reader`].
+    /// [`CpuError::StreamMemory`] if not even one unit fits; [`CpuError::Alloc`], [`CpuError::Reader`].
     pub fn new(
         plan: &Arc<Plan>,
         steps: &[Step],
         files: &TensorFiles,
-        options: ExpertOptions,
-    ) -> Result<ExpertStore, CpuError> {
+        options: StreamOptions,
+    ) -> Result<WeightStore, CpuError> {
         let units = Units::of(plan, steps, options.streamed);
         let (block_bytes, most_blocks) = (units.block_bytes, units.most_blocks);
         let blocks = units.blocks_in(options.bytes)?;
@@ -164,7 +165,7 @@ impl ExpertStore {
             options.eviction,
         );
         let shared = Arc::new(Shared::new(Arc::clone(plan), files.clone(), cache, units));
-        let mut store = ExpertStore {
+        let mut store = WeightStore {
             shared,
             readers: Vec::new(),
             blocks,
@@ -216,7 +217,7 @@ impl ExpertStore {
     }
 
     /// Keeps units of a bank in memory until their leases end, and has those read that are not there. All leases that live together have
-    /// room: they are at most [`ExpertStore::capacity`], or their blocks no more than [`ExpertStore::blocks`].
+    /// room: they are at most [`WeightStore::capacity`], or their blocks no more than [`WeightStore::blocks`].
     ///
     /// # Panics
     /// If there are more: a caller's bug.
@@ -257,12 +258,12 @@ impl ExpertStore {
         leases
     }
 
-    pub fn counters(&self) -> ExpertCounters {
+    pub fn counters(&self) -> StreamCounters {
         self.shared.lock().counters.clone()
     }
 }
 
-impl Drop for ExpertStore {
+impl Drop for WeightStore {
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.work.notify_all();
