@@ -123,14 +123,18 @@ impl Outlook {
             )?;
         }
         let Some(speeds) = self.speeds else { return Ok(()) };
-        write!(out, "measured: memory {:.1} GB/s", speeds.peaks.read_bytes_per_s / GIGA)?;
+        write!(out, "measured: memory {}/s", size(speeds.peaks.read_bytes_per_s as u64))?;
         if let Some(disk) = speeds.disk_bytes_per_s {
-            write!(out, ", the file past the page cache {:.2} GB/s", disk / GIGA)?;
+            write!(out, ", the file past the page cache {}/s", size(disk as u64))?;
         }
-        let [decode, prefill] = self.rates(&speeds);
+        // A slow disk makes tokens that take many seconds.
+        let [decode, prefill] = self.rates(&speeds).map(|rate| match rate < 1.0 {
+            true => format!("{rate:.3}"),
+            false => format!("{rate:.1}"),
+        });
         writeln!(
             out,
-            "\npredicted: a reply {decode:.1} tok/s, a prompt of {} {prefill:.1} tok/s",
+            "\npredicted: a reply {decode} tok/s, a prompt of {} {prefill} tok/s",
             self.prompt
         )?;
         if experts.is_some_and(|experts| experts.kept < experts.count) {
