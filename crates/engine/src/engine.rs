@@ -31,8 +31,8 @@ pub struct EngineOptions {
     pub max_rows: usize,
     /// `None`: all weights are loaded at once. Otherwise some are read when they are wanted, and kept as far as there is room.
     pub streaming: Option<StreamOptions>,
-    /// Weights are read past the system's page cache, whose pages count as the process's where memory is limited. Always so with `streaming`.
-    /// The next start of the model is slower.
+    /// Weights are read past the system's page cache, whose pages count as the process's where memory is limited. Always so with
+    /// `streaming`. The next start of the model is slower.
     pub spares_page_cache: bool,
 }
 

@@ -77,8 +77,8 @@ impl StreamOptions {
     /// Threads that read, unless told otherwise: enough to keep a fast disk busy.
     pub const READERS: usize = 8;
 
-    /// Most bytes of matrices of a step of products, where these are streamed: enough to be worth a region of the threads, and little enough
-    /// for several of them to be in memory.
+    /// Most bytes of matrices of a step of products, where these are streamed: enough to be worth a region of the threads, and little
+    /// enough for several of them to be in memory.
     const STEP_BYTES: usize = 16 << 20;
 
     /// Most bytes of matrices of a step of products; none: however many there are.
