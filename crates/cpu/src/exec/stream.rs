@@ -44,8 +44,16 @@ pub struct Ahead<'a> {
     first_bank: usize,
     /// Steps whose weights were taken.
     taken: usize,
-    /// Those of the next steps, with the blocks that each takes.
-    leases: VecDeque<(Lease, usize)>,
+    /// Those of the next steps.
+    next: VecDeque<Next>,
+}
+
+/// The weights of a step that has not run.
+struct Next {
+    lease: Lease,
+    blocks: usize,
+    /// They were not in memory when they were asked for.
+    is_read: bool,
 }
 
 impl<'a> Ahead<'a> {
@@ -58,39 +66,37 @@ impl<'a> Ahead<'a> {
             limits,
             first_bank: program.plan.experts.len(),
             taken: 0,
-            leases: VecDeque::new(),
+            next: VecDeque::new(),
         })
     }
 
     /// The weights of the next step, which may still be on their way. Has those of the steps after it read as far as there is room, and
-    /// so many at a time as keep the disk busy: those that are there already cost nothing.
+    /// so many as keep the disk busy: those that are there already cost nothing, but those that were read and wait for their step take
+    /// the room of others that could stay.
     pub fn take(&mut self) -> Lease {
-        let blocks = |leases: &VecDeque<(Lease, usize)>, which: &dyn Fn(&Lease) -> bool| -> usize {
-            let leases = leases.iter().filter(|(lease, _)| which(lease));
-            leases.map(|(_, blocks)| blocks).sum()
-        };
-        let mut leased = blocks(&self.leases, &|_| true);
-        let mut coming = blocks(&self.leases, &|lease| !lease.is_here());
-        // What is on its way leaves no room for what could stay.
-        let most_coming = AHEAD_BYTES
+        let leased = self.next.iter().map(|next| next.blocks);
+        let mut leased: usize = leased.sum();
+        let ahead = self.next.iter().filter(|next| next.is_read).map(|next| next.blocks);
+        let mut ahead: usize = ahead.sum();
+        let most_ahead = AHEAD_BYTES
             .div_ceil(self.store.block_bytes())
             .min(self.store.blocks() / 4);
-        while self.taken + self.leases.len() < self.limits[self.taken] {
-            let bank = self.first_bank + self.taken + self.leases.len();
-            let more = self.store.blocks_of(bank, 0);
-            let has_room = leased + more <= self.store.blocks() && coming < most_coming;
-            if !self.leases.is_empty() && !has_room {
+        while self.taken + self.next.len() < self.limits[self.taken] {
+            let bank = self.first_bank + self.taken + self.next.len();
+            let blocks = self.store.blocks_of(bank, 0);
+            let has_room = leased + blocks <= self.store.blocks() && ahead < most_ahead;
+            if !self.next.is_empty() && !has_room {
                 break;
             }
             for lease in self.store.acquire(bank, &[0]) {
-                leased += more;
-                coming += if lease.is_here() { 0 } else { more };
-                self.leases.push_back((lease, more));
+                let is_read = !lease.is_here();
+                leased += blocks;
+                ahead += if is_read { blocks } else { 0 };
+                self.next.push_back(Next { lease, blocks, is_read });
             }
         }
         self.taken += 1;
-        let (lease, _) = self.leases.pop_front().expect("every step of products has weights");
-        lease
+        self.next.pop_front().expect("every step of products has weights").lease
     }
 }
 
