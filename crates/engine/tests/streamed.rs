@@ -5,9 +5,10 @@ mod support;
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use goldcrest_engine::{
-    Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, Interrupted, Op, OpOutput, OpenError, Probe,
+    Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, Interrupted, Op, OpOutput, OpenError, Probe, Session,
     StreamOptions, Streamed, Want, Watch,
 };
 use goldcrest_format::Checkpoint;
@@ -160,6 +161,31 @@ fn bits_do_not_depend_on_the_memory_for_all_weights() {
     assert!(seen >= 150, "{seen} models");
 }
 
+/// A processor that is slower than the disk.
+struct Slow;
+
+impl Probe for Slow {
+    fn after_op(&mut self, _: usize, _: &Op, _: OpOutput) -> Result<(), Interrupted> {
+        std::thread::sleep(Duration::from_micros(500));
+        Ok(())
+    }
+}
+
+/// Feeds a token while what is read ahead always comes before it is wanted.
+fn feed_slowly(session: &mut Session) {
+    let chunk = Chunk {
+        start: session.position(),
+        ids: &[1],
+        want: Want::Last,
+    };
+    let mut logits = vec![0.0; session.engine().spec().vocabulary];
+    let watch = Watch {
+        probe: Some(&mut Slow),
+        ..Watch::default()
+    };
+    session.feed_watched(chunk, &mut logits, watch).unwrap();
+}
+
 /// Every token wants all weights in the same order: with room for half of them about half are read again, not all of them.
 #[test]
 fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
@@ -174,7 +200,7 @@ fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
     let whole = open(1 << 30);
     let misses = |engine: &Engine, tokens: usize| {
         let mut session = session(engine, tokens);
-        (0..tokens).for_each(|_| drop(feed(&mut session, &[1], Want::Last)));
+        (0..tokens).for_each(|_| feed_slowly(&mut session));
         engine.stream_counters().unwrap().misses
     };
     let steps = misses(&whole, 5);
