@@ -171,7 +171,7 @@ impl Probe for Slow {
     }
 }
 
-/// Feeds a token while what is read ahead always comes before it is wanted.
+/// Feeds a token while what is read ahead mostly comes before it is wanted.
 fn feed_slowly(session: &mut Session) {
     let chunk = Chunk {
         start: session.position(),
@@ -208,7 +208,7 @@ fn what_every_token_wants_is_kept_as_far_as_there_is_room() {
     let (first, later) = (misses(&half, 1), misses(&half, 11));
     assert!(first <= steps, "{first} of {steps}");
     let again = (later - first) as f64 / 11.0;
-    assert!(again > 0.0 && again < 0.8 * steps as f64, "{again} of {steps} a token");
+    assert!(again > 0.0 && again < 0.7 * steps as f64, "{again} of {steps} a token");
 }
 
 /// Cuts a file short after an op of a call, so that whatever is read of it from then on fails.
