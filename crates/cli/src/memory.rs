@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use goldcrest_engine::{EngineOptions, Fit, FitError, Sequences, Streamed, available_bytes};
+use goldcrest_engine::{EngineOptions, Fit, FitError, Mib, Sequences, Streamed, available_bytes};
 use goldcrest_format::Checkpoint;
 
 use crate::args::{ModelArgs, positive};
@@ -94,18 +94,13 @@ pub struct Beside {
 /// As [`FitError::TooLittle`], where not all of the limit is the engine's.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{} MiB are needed at least, and {limit} bytes may be taken: {least} + {} MiB {}",
-    mib(.least.sum().saturating_add(.beside.bytes)), mib(.beside.bytes), .beside.name
+    "{} are needed at least, and {limit} bytes may be taken: {least} + {} {}",
+    Mib(.least.sum().saturating_add(.beside.bytes)), Mib(.beside.bytes), .beside.name
 )]
 struct TooLittleBeside {
     limit: u64,
     least: Box<Fit>,
     beside: Beside,
-}
-
-/// Rounded up: what is told here may be typed in again.
-fn mib(bytes: u64) -> u64 {
-    bytes.div_ceil(1 << 20)
 }
 
 impl MemoryArgs {

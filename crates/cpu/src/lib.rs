@@ -191,9 +191,6 @@ impl Backend for Cpu {
 
     fn compile(&self, plan: Plan, checkpoint: &Checkpoint) -> Result<Program, CpuError> {
         let streamed = self.options.streaming.map(|options| options.streamed);
-        if streamed == Some(Streamed::Experts) && plan.experts.is_empty() {
-            return Err(CpuError::NoExperts);
-        }
         let plan = Arc::new(plan);
         let steps = steps(&plan, StreamOptions::most_step_bytes(streamed));
         // First, as it reads nothing and says what cannot be.

@@ -50,7 +50,7 @@ pub enum FitError {
 }
 
 /// Bytes as MiB, rounded up: what is told here may be typed in again.
-struct Mib(u64);
+pub struct Mib(pub u64);
 
 impl fmt::Display for Mib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,13 +65,12 @@ impl Fit {
     /// [`FitError`], but [`FitError::TooLittle`].
     pub fn of(checkpoint: &Checkpoint, options: &EngineOptions, sequences: Sequences) -> Result<Fit, FitError> {
         let model = Model::open(checkpoint, options)?;
-        options
-            .streaming
-            .map_or(Ok(()), |streaming| streaming.check(&model.plan))?;
-        let streamed = options.streaming.map(|streaming| streaming.streamed);
-        let need = streamed.map(|streamed| StreamNeed::of(&model.plan, checkpoint, streamed));
-        let need = need.transpose()?.flatten();
-        model.fit(*options, need.as_ref(), sequences)
+        let Some(streaming) = options.streaming else {
+            return model.fit(*options, None, sequences);
+        };
+        let need = StreamNeed::of(&model.plan, checkpoint, streaming.streamed)?.ok_or(CpuError::NoExperts)?;
+        need.check(streaming.bytes)?;
+        model.fit(*options, Some(&need), sequences)
     }
 
     /// In at most `limit` bytes. Everything in memory where that fits, if need be with fewer rows a call than `options` say. Else experts

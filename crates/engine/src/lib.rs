@@ -19,7 +19,7 @@ pub mod steering;
 pub use capture::{Capture, CaptureError, CaptureRequest, Captured};
 pub use counters::{Counters, OpCounters, PhaseCounters};
 pub use engine::{Engine, EngineOptions, OpenError};
-pub use fit::{Fit, FitError};
+pub use fit::{Fit, FitError, Mib};
 pub use goldcrest_cpu::probe::{PROBE_BYTES, PeakProbe, Peaks};
 pub use goldcrest_cpu::profile::Cost;
 pub use goldcrest_cpu::{

@@ -10,7 +10,8 @@ use goldcrest_engine::{
     Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, OpenError, Session, StreamOptions, Streamed, Want,
 };
 use goldcrest_format::{Checkpoint, FormatError, SourceError};
-use goldcrest_model::plan::MatrixId;
+use goldcrest_model::plan::ExpertBank;
+use goldcrest_model::spec::Matrix;
 use support::faults::{Reads, Verdict, judged};
 use support::streaming::least_bytes;
 use support::watchdog::{Watchdog, watched};
@@ -142,15 +143,13 @@ impl Expected {
         let logits = feed(&mut session, &subject.ids, Want::All);
         let rows = logits.chunks_exact(engine.spec().vocabulary).map(bits);
         let plan = engine.plan();
-        let matrices = plan
-            .matrices
-            .iter()
-            .enumerate()
-            .filter(|(id, _)| match subject.streamed {
-                Streamed::Experts => plan.is_of_expert(MatrixId(*id)),
-                Streamed::All => true,
-            });
-        let tensors = matrices.flat_map(|(_, matrix)| {
+        let of_experts = plan.experts.iter().flat_map(ExpertBank::projections);
+        let of_experts = of_experts.flat_map(|linears| &plan.matrices[linears.matrices.clone()]);
+        let matrices: Vec<&Matrix> = match subject.streamed {
+            Streamed::Experts => of_experts.collect(),
+            Streamed::All => plan.matrices.iter().collect(),
+        };
+        let tensors = matrices.into_iter().flat_map(|matrix| {
             let scales = matrix.scales.as_ref().map(|scales| scales.tensor.clone());
             [matrix.tensor.clone()].into_iter().chain(scales)
         });

@@ -243,16 +243,18 @@ impl<'a> StreamedExperts<'a> {
     }
 
     fn choose(&self, choices: &[Choice]) {
+        self.store.choose(self.bank, self.chosen(choices));
+    }
+
+    /// The experts that exist of some choices, with their rows.
+    fn chosen(&self, choices: &[Choice]) -> impl Iterator<Item = (usize, usize)> {
         let chosen = choices.chunk_by(|a, b| a.expert == b.expert);
         let chosen = chosen.map(|of_expert| (of_expert[0].expert, of_expert.len()));
-        self.store
-            .choose(self.bank, chosen.filter(|(expert, _)| *expert < self.count));
+        chosen.filter(|(expert, _)| *expert < self.count)
     }
 
     fn acquire(&self, choices: &[Choice]) -> Vec<Lease> {
-        let experts = choices.chunk_by(|a, b| a.expert == b.expert);
-        let experts = experts.map(|of_expert| of_expert[0].expert);
-        let wanted: Vec<usize> = experts.filter(|expert| *expert < self.count).collect();
+        let wanted: Vec<usize> = self.chosen(choices).map(|(expert, _)| expert).collect();
         self.store.acquire(self.bank, &wanted)
     }
 }

@@ -22,7 +22,7 @@ use goldcrest_model::plan::Plan;
 
 use crate::CpuError;
 use crate::buffer::Piece;
-use crate::exec::{Step, steps};
+use crate::exec::Step;
 
 use cache::{Cache, Chosen, Presence};
 use layout::MatrixLayout;
@@ -85,18 +85,6 @@ impl StreamOptions {
     pub fn most_step_bytes(streamed: Option<Streamed>) -> Option<usize> {
         (streamed == Some(Streamed::All)).then_some(StreamOptions::STEP_BYTES)
     }
-
-    /// Refuses what no weights of a plan can be kept with.
-    ///
-    /// # Errors
-    /// [`CpuError::NoExperts`], [`CpuError::StreamMemory`].
-    pub fn check(&self, plan: &Plan) -> Result<(), CpuError> {
-        if self.streamed == Streamed::Experts && plan.experts.is_empty() {
-            return Err(CpuError::NoExperts);
-        }
-        let steps = steps(plan, StreamOptions::most_step_bytes(Some(self.streamed)));
-        Units::of(plan, &steps, self.streamed).blocks_in(self.bytes).map(|_| ())
-    }
 }
 
 /// What happened to the streamed weights of a model so far: experts, and steps of products where these are streamed too.
@@ -147,7 +135,8 @@ impl WeightStore {
     /// Makes room and starts the readers; reads nothing. `steps` are those of `plan`.
     ///
     /// # Errors
-    /// [`CpuError::StreamMemory`] if not even one unit fits; [`CpuError::Alloc`], [`CpuError::Reader`].
+    /// [`CpuError::NoExperts`] if there is nothing to be streamed, [`CpuError::StreamMemory`] if not even one unit fits;
+    /// [`CpuError::Alloc`], [`CpuError::Reader`].
     pub fn new(
         plan: &Arc<Plan>,
         steps: &[Step],

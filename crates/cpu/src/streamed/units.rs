@@ -118,14 +118,16 @@ impl Units {
 
     /// Blocks that are kept in so many bytes: of the largest unit at least.
     pub fn blocks_in(&self, bytes: usize) -> Result<usize, CpuError> {
-        let blocks = (bytes / self.block_bytes.max(1)).min(self.all_blocks);
-        match blocks < self.most_blocks {
-            true => Err(CpuError::StreamMemory {
-                bytes,
-                least_bytes: self.most_blocks * self.block_bytes,
-            }),
-            false => Ok(blocks),
+        if self.units.is_empty() {
+            return Err(CpuError::NoExperts);
         }
+        check_room(bytes, self.largest_bytes())?;
+        Ok((bytes / self.block_bytes).min(self.all_blocks))
+    }
+
+    /// Bytes of the blocks of the largest unit.
+    fn largest_bytes(&self) -> usize {
+        self.most_blocks * self.block_bytes
     }
 
     /// Units of each bank.
@@ -204,6 +206,17 @@ pub fn streamed_matrices(plan: &Plan, streamed: Option<Streamed>) -> Vec<bool> {
     is_streamed
 }
 
+/// Refuses room in which not even the largest unit fits.
+fn check_room(bytes: usize, largest_bytes: usize) -> Result<(), CpuError> {
+    match bytes < largest_bytes {
+        true => Err(CpuError::StreamMemory {
+            bytes,
+            least_bytes: largest_bytes,
+        }),
+        false => Ok(()),
+    }
+}
+
 /// What streamed weights take of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamNeed {
@@ -213,6 +226,8 @@ pub struct StreamNeed {
     pub all: u64,
     /// What one thread reads into.
     pub reader: u64,
+    /// Bytes of the largest unit.
+    largest_bytes: usize,
 }
 
 impl StreamNeed {
@@ -235,6 +250,15 @@ impl StreamNeed {
             least: blocks(units.most_blocks),
             all: blocks(units.all_blocks),
             reader: Window::memory_bytes(units.window_bytes(plan, files)?) as u64,
+            largest_bytes: units.largest_bytes(),
         }))
+    }
+
+    /// Refuses room in which not even the largest unit fits.
+    ///
+    /// # Errors
+    /// [`CpuError::StreamMemory`].
+    pub fn check(&self, bytes: usize) -> Result<(), CpuError> {
+        check_room(bytes, self.largest_bytes)
     }
 }

@@ -126,12 +126,6 @@ impl Plan {
         tables.min()
     }
 
-    /// Whether a matrix is a projection of an expert.
-    pub fn is_of_expert(&self, id: MatrixId) -> bool {
-        let mut linears = self.experts.iter().flat_map(ExpertBank::projections);
-        linears.any(|linears| linears.matrices.contains(&id.0))
-    }
-
     pub fn matrix(&self, id: MatrixId) -> &Matrix {
         &self.matrices[id.0]
     }
