@@ -15,9 +15,12 @@ const FOUR_BITS: u32 = 0x0f0f_0f0f;
 
 /// `panel` and the rows have the lengths that `k` asks for.
 pub(super) fn pack(panel_type: PanelType, rows: &[&[u8]], k: usize, panel: &mut [u8]) {
-    let is_filled = |layout: Layout| k.is_multiple_of(layout.blocks * BLOCK_VALUES);
+    let has_all_values = match panel_type.layout() {
+        Some(layout) => k.is_multiple_of(layout.blocks * BLOCK_VALUES),
+        None => panel.len() == PANEL_ROWS * panel_type.row_bytes(k),
+    };
     // Rows and values that there are not are zeros.
-    if rows.len() < PANEL_ROWS || !panel_type.layout().is_none_or(is_filled) {
+    if rows.len() < PANEL_ROWS || !has_all_values {
         panel.fill(0);
     }
     let blocks = Rows {
