@@ -8,10 +8,23 @@ use crate::float16::f16_to_f32;
 /// A word for each group of four values of a block, a code a byte.
 type Groups = [u32; BLOCK_GROUPS];
 
+/// Lines of the nibbles of a block, after which those of the high bits come.
+const NIBBLE_LINES: usize = AFTER_NIBBLES / LINE_BYTES;
+
+/// Lines of the bit pairs of a block, after which that of the high bits comes.
+const PAIR_LINES: usize = AFTER_PAIRS / LINE_BYTES;
+
+/// Most lines of the blocks of a record: eight blocks of six bits.
+const MOST_LINES: usize = 48;
+
+/// The words of a row in the lines of the blocks of a record.
+type Words = [u32; MOST_LINES];
+
 /// The lowest bits of every byte of a word.
 const ONE_BIT: u32 = 0x0101_0101;
 const TWO_BITS: u32 = 0x0303_0303;
 const FOUR_BITS: u32 = 0x0f0f_0f0f;
+const SIX_BITS: u32 = 0x3f3f_3f3f;
 
 /// `panel` and the rows have the lengths that `k` asks for.
 pub(super) fn pack(panel_type: PanelType, rows: &[&[u8]], k: usize, panel: &mut [u8]) {
@@ -73,6 +86,7 @@ struct Rows<'a> {
 /// One row's share of a record: where a block is packed to.
 struct Slot<'a> {
     record: &'a mut [u8],
+    words: &'a mut Words,
     lane: usize,
     /// Index, within the record, of the first block of 32 that the block of the row fills.
     block: usize,
@@ -80,35 +94,51 @@ struct Slot<'a> {
 }
 
 impl Rows<'_> {
-    /// Packs blocks of `BYTES` bytes with `pack_block`, all rows of a block before the next block.
+    /// Packs blocks of `BYTES` bytes with `pack_block`, a record's share of all rows before the next record. Words are made row by row,
+    /// side by side in memory, and go to their lines together: both can then be done with vectors.
     fn pack<const BYTES: usize>(self, pack_block: fn(&[u8; BYTES], Slot<'_>)) {
         let Some(layout) = self.panel_type.layout() else { return };
         let step = self.panel_type.block_values() / BLOCK_VALUES;
         let blocks_per_record = layout.blocks / step;
+        let mut words = [[0; MOST_LINES]; PANEL_ROWS];
         for (i, record) in self.panel.chunks_exact_mut(layout.record_bytes()).enumerate() {
-            for block in 0..blocks_per_record {
-                for (lane, row) in self.rows.iter().enumerate() {
-                    let (blocks, _) = row.as_chunks::<BYTES>();
-                    if let Some(bytes) = blocks.get(i * blocks_per_record + block) {
-                        let slot = Slot {
-                            record,
-                            lane,
-                            block: block * step,
-                            layout,
-                        };
-                        pack_block(bytes, slot);
-                    }
+            for (lane, (row, words)) in self.rows.iter().zip(&mut words).enumerate() {
+                let (blocks, _) = row.as_chunks::<BYTES>();
+                let blocks = blocks.get(i * blocks_per_record..).unwrap_or(&[]);
+                if blocks.len() < blocks_per_record {
+                    words.fill(0);
+                }
+                for (block, bytes) in blocks.iter().take(blocks_per_record).enumerate() {
+                    let slot = Slot {
+                        record,
+                        words,
+                        lane,
+                        block: block * step,
+                        layout,
+                    };
+                    pack_block(bytes, slot);
                 }
             }
+            put_lines(&words, &mut record[layout.header_bytes..]);
+        }
+    }
+}
+
+/// `[16][lines]` to `[lines][16]`.
+fn put_lines(words: &[Words; PANEL_ROWS], lines: &mut [u8]) {
+    for (index, line) in lines.chunks_exact_mut(LINE_BYTES).enumerate().take(MOST_LINES) {
+        for (to, words) in line.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&words[index].to_le_bytes());
         }
     }
 }
 
 impl Slot<'_> {
-    /// Puts this row's byte into row `row` of the bytes at `offset`, `[rows][16]`.
+    /// Puts this row's bytes into the rows of the bytes at `offset`, `[bytes.len()][16]`.
     #[inline(always)]
-    fn put_byte(&mut self, offset: usize, row: usize, value: u8) {
-        self.record[offset + row * PANEL_ROWS + self.lane] = value;
+    fn put_bytes(&mut self, offset: usize, bytes: &[u8]) {
+        let rows = self.record[offset..].chunks_exact_mut(PANEL_ROWS);
+        rows.zip(bytes).for_each(|(row, byte)| row[self.lane] = *byte);
     }
 
     /// Puts this row's 16-bit `value` among those of the 16 rows at `offset`.
@@ -117,10 +147,17 @@ impl Slot<'_> {
         self.record[offset + self.lane * 2..][..2].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Puts this row's `word` into the line at `offset`.
+    /// Puts this row's `word` into the line at `offset` of the header.
     #[inline(always)]
     fn put_word(&mut self, offset: usize, word: u32) {
         self.record[offset + self.lane * 4..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// Puts this row's words into the lines of block `block`, from line `first`.
+    #[inline(always)]
+    fn put_block<const LINES: usize>(&mut self, block: usize, first: usize, words: [u32; LINES]) {
+        let lines = self.layout.block_bytes / LINE_BYTES;
+        self.words[block * lines + first..][..LINES].copy_from_slice(&words);
     }
 
     /// Puts the f16 at the start of `bytes` as the f32 at the start of the header.
@@ -132,28 +169,45 @@ impl Slot<'_> {
     /// Puts the low four bits of the codes of block `block`.
     #[inline(always)]
     fn put_nibbles(&mut self, block: usize, codes: Groups) {
-        for line in 0..4 {
-            let word = codes[line] & FOUR_BITS | (codes[line + 4] & FOUR_BITS) << 4;
-            self.put_word(self.layout.block_offset(block) + line * LINE_BYTES, word);
+        let mut words = [0; 4];
+        for (line, word) in words.iter_mut().enumerate() {
+            *word = codes[line] & FOUR_BITS | (codes[line + 4] & FOUR_BITS) << 4;
         }
+        self.put_block(block, 0, words);
     }
 
-    /// Puts the low two bits of the codes of block `block` into the two lines at `offset` of it.
+    /// Puts the low two bits of the codes of block `block` into two lines of it, from line `first`.
     #[inline(always)]
-    fn put_pairs(&mut self, block: usize, offset: usize, codes: Groups) {
-        for (line, codes) in codes.chunks_exact(4).enumerate() {
+    fn put_pairs(&mut self, block: usize, first: usize, codes: Groups) {
+        let mut words = [0; 2];
+        for (word, codes) in words.iter_mut().zip(codes.chunks_exact(4)) {
             let pairs = codes.iter().enumerate();
-            let word = pairs.fold(0, |word, (s, code)| word | (code & TWO_BITS) << (2 * s));
-            self.put_word(self.layout.block_offset(block) + offset + line * LINE_BYTES, word);
+            *word = pairs.fold(0, |word, (s, code)| word | (code & TWO_BITS) << (2 * s));
+        }
+        self.put_block(block, first, words);
+    }
+
+    /// Puts 32 bytes of bit pairs of four blocks, of which `block` is the first and has the lowest, into two lines of each, from line
+    /// `first`.
+    #[inline(always)]
+    fn put_four_pairs(&mut self, block: usize, first: usize, bytes: &[u8]) {
+        for half in 0..2 {
+            let mut words = [0; 4];
+            for (s, word) in words.iter_mut().enumerate() {
+                *word = word_at(bytes, 16 * half + 4 * s);
+            }
+            for (i, word) in transpose_pairs(words).into_iter().enumerate() {
+                self.put_block(block + i, first + half, [word]);
+            }
         }
     }
 
-    /// Puts the lowest bits of the codes of block `block` into the line at `offset` of it.
+    /// Puts the lowest bits of the codes of block `block` into line `line` of it.
     #[inline(always)]
-    fn put_bits(&mut self, block: usize, offset: usize, codes: Groups) {
+    fn put_bits(&mut self, block: usize, line: usize, codes: Groups) {
         let bits = codes.iter().enumerate();
         let word = bits.fold(0, |word, (group, code)| word | (code & ONE_BIT) << group);
-        self.put_word(self.layout.block_offset(block) + offset, word);
+        self.put_block(block, line, [word]);
     }
 
     /// Puts d, dmin, and 12 bytes of 6-bit scales and minimums.
@@ -199,10 +253,25 @@ fn halves(bytes: &[u8], offset: usize) -> Groups {
     groups(|group| word_at(bytes, offset + 4 * (group % 4)) >> (4 * (group / 4)))
 }
 
-/// Block `block` of the bit pairs at `offset`: 32 bytes hold 4 blocks, one bit pair of all bytes after the other.
+/// Bit pair `s` of word `i` of the result is pair `i` of word `s`, byte by byte: first nibbles change places, then the pairs in them.
 #[inline(always)]
-fn bit_pairs(bytes: &[u8], offset: usize, block: usize) -> Groups {
-    shifted(bytes, offset + 32 * (block / 4), 2 * (block % 4))
+fn transpose_pairs([a, b, c, d]: [u32; 4]) -> [u32; 4] {
+    const LOW_PAIRS: u32 = 0x3333_3333;
+    let nibbles = |x: u32, y: u32| {
+        [
+            x & FOUR_BITS | (y & FOUR_BITS) << 4,
+            x >> 4 & FOUR_BITS | y & !FOUR_BITS,
+        ]
+    };
+    let pairs = |x: u32, y: u32| {
+        [
+            x & LOW_PAIRS | (y & LOW_PAIRS) << 2,
+            x >> 2 & LOW_PAIRS | y & !LOW_PAIRS,
+        ]
+    };
+    let ([a, c], [b, d]) = (nibbles(a, c), nibbles(b, d));
+    let ([a, b], [c, d]) = (pairs(a, b), pairs(c, d));
+    [a, b, c, d]
 }
 
 /// Block `block` of the nibbles at `offset`: 32 bytes hold 2 blocks, all low nibbles before the high ones.
@@ -221,10 +290,8 @@ fn spread(bits: u32) -> Groups {
 /// f16 scale, 32 signed quants.
 fn pack_q8_0(bytes: &[u8; 34], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 32, u16_at(bytes, 0));
-    for group in 0..BLOCK_GROUPS {
-        let offset = slot.layout.block_offset(slot.block) + group * LINE_BYTES;
-        slot.put_word(offset, word_at(bytes, 2 + 4 * group) ^ 0x8080_8080);
-    }
+    let words = groups(|group| word_at(bytes, 2 + 4 * group) ^ 0x8080_8080);
+    slot.put_block(slot.block, 0, words);
 }
 
 /// f16 scale, 16 bytes: values 0..16 in the low nibbles, 16..32 in the high ones. IQ4_NL, too.
@@ -244,7 +311,7 @@ fn pack_q4_1(bytes: &[u8; 20], mut slot: Slot<'_>) {
 fn pack_q5_0(bytes: &[u8; 22], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 32, u16_at(bytes, 0));
     slot.put_nibbles(slot.block, halves(bytes, 6));
-    slot.put_bits(slot.block, AFTER_NIBBLES, spread(word_at(bytes, 2)));
+    slot.put_bits(slot.block, NIBBLE_LINES, spread(word_at(bytes, 2)));
 }
 
 /// f16 scale, f16 minimum, fifth bits and nibbles as Q5_0.
@@ -252,19 +319,16 @@ fn pack_q5_1(bytes: &[u8; 24], mut slot: Slot<'_>) {
     slot.put_u16(slot.block * 64, u16_at(bytes, 0));
     slot.put_u16(slot.block * 64 + MINIMUMS, u16_at(bytes, 2));
     slot.put_nibbles(slot.block, halves(bytes, 8));
-    slot.put_bits(slot.block, AFTER_NIBBLES, spread(word_at(bytes, 4)));
+    slot.put_bits(slot.block, NIBBLE_LINES, spread(word_at(bytes, 4)));
 }
 
 /// 16 bytes with a scale and a minimum of 4 bits, 64 bytes of bit pairs, f16 d, f16 dmin.
 fn pack_q2_k(bytes: &[u8; 84], mut slot: Slot<'_>) {
     slot.put_u16(0, u16_at(bytes, 80));
     slot.put_u16(MINIMUMS, u16_at(bytes, 82));
-    for (i, &scale) in bytes[..16].iter().enumerate() {
-        slot.put_byte(SUB_SCALES, i, scale);
-    }
-    for block in 0..8 {
-        slot.put_pairs(block, 0, bit_pairs(bytes, 16, block));
-    }
+    slot.put_bytes(SUB_SCALES, &bytes[..16]);
+    slot.put_four_pairs(0, 0, &bytes[16..48]);
+    slot.put_four_pairs(4, 0, &bytes[48..80]);
 }
 
 /// 32 bytes of third bits, block `b` in bit `b`; 64 bytes of bit pairs; 16 scales of 6 bits around 32, their low nibbles
@@ -272,13 +336,16 @@ fn pack_q2_k(bytes: &[u8; 84], mut slot: Slot<'_>) {
 fn pack_q3_k(bytes: &[u8; 110], mut slot: Slot<'_>) {
     slot.put_scale(u16_at(bytes, 108));
     let (low, high) = (&bytes[96..104], &bytes[104..108]);
-    for i in 0..16 {
-        let scale = low[i % 8] >> (4 * (i / 8)) & 15 | (high[i % 4] >> (2 * (i / 4)) & 3) << 4;
-        slot.put_byte(SUB_SCALES, i, scale.wrapping_sub(32));
+    let mut scales = [0_u8; 16];
+    for (i, scale) in scales.iter_mut().enumerate() {
+        let code = low[i % 8] >> (4 * (i / 8)) & 15 | (high[i % 4] >> (2 * (i / 4)) & 3) << 4;
+        *scale = code.wrapping_sub(32);
     }
+    slot.put_bytes(SUB_SCALES, &scales);
+    slot.put_four_pairs(0, 0, &bytes[32..64]);
+    slot.put_four_pairs(4, 0, &bytes[64..96]);
     for block in 0..8 {
-        slot.put_pairs(block, 0, bit_pairs(bytes, 32, block));
-        slot.put_bits(block, AFTER_PAIRS, shifted(bytes, 0, block));
+        slot.put_bits(block, PAIR_LINES, shifted(bytes, 0, block));
     }
 }
 
@@ -296,7 +363,7 @@ fn pack_q5_k(bytes: &[u8; 176], mut slot: Slot<'_>) {
     slot.put_six_bit_scales(&bytes[..16]);
     for block in 0..8 {
         slot.put_nibbles(block, nibble_pairs(bytes, 48, block));
-        slot.put_bits(block, AFTER_NIBBLES, shifted(bytes, 16, block));
+        slot.put_bits(block, NIBBLE_LINES, shifted(bytes, 16, block));
     }
 }
 
@@ -304,21 +371,25 @@ fn pack_q5_k(bytes: &[u8; 176], mut slot: Slot<'_>) {
 /// bits of byte `j` (scale) and `j + 4` (minimum); entries 4..8 take four bits of byte `j + 4` and two from the tops of
 /// the former.
 fn six_bit_words(bytes: &[u8]) -> [u32; 3] {
-    let mut values = [0; 16];
-    for j in 0..4 {
-        values[j] = bytes[j] & 63;
-        values[8 + j] = bytes[j + 4] & 63;
-        values[4 + j] = bytes[j + 8] & 15 | bytes[j] >> 6 << 4;
-        values[12 + j] = bytes[j + 8] >> 4 | bytes[j + 4] >> 6 << 4;
-    }
-    let mut words = [0; 3];
-    for (v, &value) in values[..15].iter().enumerate() {
-        words[v / 5] |= u32::from(value) << (6 * (v % 5));
-    }
-    for (i, word) in words.iter_mut().enumerate() {
-        *word |= u32::from(values[15] >> (2 * i) & 3) << 30;
-    }
-    words
+    let [first, second, third] = [0, 4, 8].map(|offset| word_at(bytes, offset));
+    let of_four = |tops: u32, nibbles: u32| {
+        let low = u64::from(six_bits(tops & SIX_BITS));
+        low | u64::from(six_bits(nibbles & FOUR_BITS | tops >> 2 & (SIX_BITS ^ FOUR_BITS))) << 24
+    };
+    let (scales, minimums) = (of_four(first, third), of_four(second, third >> 4));
+    let last = minimums >> 42;
+    let words = [scales, scales >> 30 | minimums << 18, minimums >> 12];
+    let mut shift = 0;
+    words.map(|word| {
+        let top = last >> shift & 3;
+        shift += 2;
+        word as u32 & 0x3fff_ffff | (top as u32) << 30
+    })
+}
+
+/// Four bytes of six bits side by side.
+fn six_bits(word: u32) -> u32 {
+    word & 0x3f | word >> 2 & 0xfc0 | word >> 4 & 0x3_f000 | word >> 6 & 0xfc_0000
 }
 
 /// 128 bytes of low nibbles, 64 of bit pairs, 16 signed scales, f16 d. In each half of 128 values, block `i` of four
@@ -326,22 +397,19 @@ fn six_bit_words(bytes: &[u8]) -> [u32; 3] {
 /// its high bits in bit pair `i`.
 fn pack_q6_k(bytes: &[u8; 210], mut slot: Slot<'_>) {
     slot.put_scale(u16_at(bytes, 208));
-    for (i, &scale) in bytes[192..208].iter().enumerate() {
-        slot.put_byte(SUB_SCALES, i, scale);
-    }
+    slot.put_bytes(SUB_SCALES, &bytes[192..208]);
     for block in 0..8 {
         let (half, i) = (block / 4, block % 4);
         slot.put_nibbles(block, shifted(bytes, 64 * half + 32 * (i % 2), 4 * (i / 2)));
-        slot.put_pairs(block, AFTER_NIBBLES, bit_pairs(bytes, 128, block));
     }
+    slot.put_four_pairs(0, NIBBLE_LINES, &bytes[128..160]);
+    slot.put_four_pairs(4, NIBBLE_LINES, &bytes[160..192]);
 }
 
 /// An integer block, its quants as indices of `BITS` bits of the levels `L`.
 fn pack_integers<L: Levels, const BITS: usize>(bytes: &[u8; INTEGER_BLOCK_BYTES], mut slot: Slot<'_>) {
     slot.put_word(0, word_at(bytes, 0));
-    for (i, &scale) in bytes[4..20].iter().enumerate() {
-        slot.put_byte(SUB_SCALES, i, scale);
-    }
+    slot.put_bytes(SUB_SCALES, &bytes[4..20]);
     for (block, quants) in bytes[20..].chunks_exact(BLOCK_VALUES).enumerate() {
         let codes = groups(|group| {
             let quants = word_at(quants, 4 * group).to_le_bytes();
@@ -356,7 +424,7 @@ fn pack_integers<L: Levels, const BITS: usize>(bytes: &[u8; INTEGER_BLOCK_BYTES]
             slot.put_nibbles(block, codes);
         } else {
             slot.put_pairs(block, 0, codes);
-            slot.put_bits(block, AFTER_PAIRS, codes.map(|code| code >> 2));
+            slot.put_bits(block, PAIR_LINES, codes.map(|code| code >> 2));
         }
     }
 }
@@ -365,12 +433,13 @@ fn pack_integers<L: Levels, const BITS: usize>(bytes: &[u8; INTEGER_BLOCK_BYTES]
 fn pack_iq4_xs(bytes: &[u8; 136], mut slot: Slot<'_>) {
     slot.put_scale(u16_at(bytes, 0));
     let pairs = u16_at(bytes, 2);
-    for block in 0..8 {
+    let mut scales = [0_u8; 8];
+    for (block, scale) in scales.iter_mut().enumerate() {
         let low = bytes[4 + block / 2] >> (4 * (block % 2)) & 15;
-        let scale = low | ((pairs >> (2 * block) & 3) << 4) as u8;
-        slot.put_byte(SUB_SCALES, block, scale.wrapping_sub(32));
+        *scale = (low | ((pairs >> (2 * block) & 3) << 4) as u8).wrapping_sub(32);
         slot.put_nibbles(block, halves(bytes, 8 + 16 * block));
     }
+    slot.put_bytes(SUB_SCALES, &scales);
 }
 
 /// 48 bytes of five base-3 digits and 4 of four, f16 d. The digits of a byte are those of the fraction of 256 that it is; 32, then 16,
@@ -397,23 +466,21 @@ fn pack_tq1_0(bytes: &[u8; 54], mut slot: Slot<'_>) {
 /// 64 bytes of bit pairs, f16 d.
 fn pack_tq2_0(bytes: &[u8; 66], mut slot: Slot<'_>) {
     slot.put_scale(u16_at(bytes, 64));
-    for block in 0..8 {
-        slot.put_pairs(block, 0, bit_pairs(bytes, 0, block));
-    }
+    slot.put_four_pairs(0, 0, &bytes[..32]);
+    slot.put_four_pairs(4, 0, &bytes[32..64]);
 }
 
 /// E8M0 exponent, nibbles as Q4_0.
 fn pack_mxfp4(bytes: &[u8; 17], mut slot: Slot<'_>) {
-    slot.put_byte(0, slot.block, bytes[0]);
+    slot.put_bytes(slot.block * PANEL_ROWS, &bytes[..1]);
     slot.put_nibbles(slot.block, halves(bytes, 1));
 }
 
 /// Four E4M3 scales whose sign bit is not used and whose largest means 0; for each, 8 bytes: values 0..8 in the low nibbles, 8..16 in
 /// the high ones.
 fn pack_nvfp4(bytes: &[u8; 36], mut slot: Slot<'_>) {
-    for (i, scale) in bytes[..4].iter().enumerate() {
-        slot.put_byte(0, i, if scale & 0x7f == 0x7f { 0 } else { scale & 0x7f });
-    }
+    let [a, b, c, d, ..] = bytes.map(|scale| if scale & 0x7f == 0x7f { 0 } else { scale & 0x7f });
+    slot.put_bytes(0, &[a, b, c, d]);
     for (block, quants) in bytes[4..].chunks_exact(16).enumerate() {
         let codes = groups(|group| word_at(quants, 8 * (group / 4) + 4 * (group % 2)) >> (4 * (group % 4 / 2)));
         slot.put_nibbles(block, codes);
