@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,16 +24,31 @@ fn tokens(case: &str) -> (Vec<u32>, Vec<u32>) {
 }
 
 /// Every row's logits, bit for bit: of the prompt cut in two, and of the ids after it one by one.
-fn run(engine: &Engine, (prompt, after): &(Vec<u32>, Vec<u32>)) -> Vec<Vec<u32>> {
-    let mut session = session(engine, prompt.len() + after.len());
+fn run(engine: &Engine, tokens: &(Vec<u32>, Vec<u32>)) -> Vec<Vec<u32>> {
+    run_in(&mut session(engine, tokens.0.len() + tokens.1.len()), tokens)
+}
+
+/// The same in a session.
+fn run_in(session: &mut Session, (prompt, after): &(Vec<u32>, Vec<u32>)) -> Vec<Vec<u32>> {
     let (first, second) = prompt.split_at(prompt.len() / 2);
     let chunks = [first, second]
         .into_iter()
         .chain(after.chunks(1))
         .filter(|chunk| !chunk.is_empty());
-    chunks
-        .map(|chunk| bits(&feed(&mut session, chunk, Want::All)))
-        .collect()
+    chunks.map(|chunk| bits(&feed(session, chunk, Want::All))).collect()
+}
+
+/// Experts that rows of a session chose, of all layers.
+fn chosen_experts(session: &Session) -> usize {
+    let counters = session.counters().expect("it counts");
+    let mut chosen = BTreeSet::new();
+    for phase in [&counters.prefill, &counters.decode] {
+        for (bank, rows) in phase.chosen().iter().enumerate() {
+            let experts = rows.iter().enumerate().filter(|(_, rows)| **rows > 0);
+            chosen.extend(experts.map(|(expert, _)| (bank, expert)));
+        }
+    }
+    chosen.len()
 }
 
 fn streaming(bytes: usize) -> StreamOptions {
@@ -91,14 +107,16 @@ fn bits_do_not_depend_on_the_memory_for_experts() {
                     ..base
                 };
                 let engine = open_with(&checkpoint, base, options).unwrap();
+                let mut session = session(&engine, tokens.0.len() + tokens.1.len());
+                session.count();
                 assert_eq!(
-                    run(&engine, &tokens),
+                    run_in(&mut session, &tokens),
                     expected,
                     "{model}: {experts} experts in memory, {threads} threads"
                 );
                 let counters = engine.stream_counters().unwrap();
-                let all: usize = counters.chosen.iter().map(Vec::len).sum();
-                let chosen = counters.chosen.iter().flatten().filter(|rows| **rows > 0).count();
+                let all: usize = engine.plan().experts.iter().map(|bank| bank.count).sum();
+                let chosen = chosen_experts(&session);
                 assert!(
                     counters.misses as usize >= chosen && counters.bytes_read > 0,
                     "{model}: {counters:?}"

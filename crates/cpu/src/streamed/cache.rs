@@ -62,16 +62,6 @@ struct Entry {
     error: Option<CpuError>,
 }
 
-/// A unit that rows of a call chose.
-#[derive(Clone, Copy, Debug)]
-pub struct Chosen {
-    /// Among all.
-    pub unit: usize,
-    /// In its bank.
-    pub in_bank: usize,
-    pub rows: usize,
-}
-
 /// The units in memory.
 pub struct Cache {
     entries: Vec<Entry>,
@@ -80,7 +70,7 @@ pub struct Cache {
     eviction: Eviction,
     /// Goes up with every want.
     clock: u64,
-    /// Rows that chose a unit of each bank, older choices counting for less.
+    /// Rows that chose a unit, older choices counting for less: of each bank in which rows choose.
     bank_choices: Vec<u64>,
     choices_left: u64,
     /// Those that are [`Entry::awaited`].
@@ -109,7 +99,7 @@ impl Cache {
         Cache {
             choices_left: CHOICES_PER_AGE * entries.len() as u64,
             entries,
-            bank_choices: vec![0; banks.len()],
+            bank_choices: vec![0; chosen_banks],
             free,
             tasks: VecDeque::new(),
             eviction,
@@ -117,7 +107,6 @@ impl Cache {
             awaited: Vec::new(),
             waiting: Waiting::default(),
             counters: StreamCounters {
-                chosen: banks[..chosen_banks].iter().map(|count| vec![0; *count]).collect(),
                 banks: vec![BankCounters::default(); banks.len()],
                 ..StreamCounters::default()
             },
@@ -133,19 +122,18 @@ impl Cache {
         matches!(self.entries[unit].presence, Presence::Absent)
     }
 
-    /// Notes what the rows of a call chose in a layer, all of it before any of it is wanted: shares of a layer that is half told would
-    /// make those seem of little use that are about to be wanted.
-    pub fn choose(&mut self, bank: usize, chosen: impl Iterator<Item = Chosen>) {
+    /// Notes what the rows of a call chose in a layer, units with their number of rows, all of it before any of it is wanted: shares of a
+    /// layer that is half told would make those seem of little use that are about to be wanted.
+    pub fn choose(&mut self, bank: usize, chosen: impl Iterator<Item = (usize, usize)>) {
         for unit in self.awaited.drain(..) {
             self.entries[unit].awaited = false;
         }
-        for Chosen { unit, in_bank, rows } in chosen {
+        for (unit, rows) in chosen {
             self.entries[unit].awaited = true;
             self.awaited.push(unit);
             let rows = rows as u64;
             self.entries[unit].choices += rows;
             self.bank_choices[bank] += rows;
-            self.counters.chosen[bank][in_bank] += rows;
             self.choices_left = self.choices_left.saturating_sub(rows);
         }
         if self.choices_left == 0 {
@@ -184,7 +172,7 @@ impl Cache {
         // Shares, since layers are told one after the other: by numbers, those of a long prompt's next layers would seem of little use.
         let worth = |entry: &Entry| match self.eviction {
             // Every call wants it. Calls come by in the same order, so that of such units the one used last is the last to come again.
-            _ if entry.bank >= self.counters.chosen.len() => f64::MAX,
+            _ if entry.bank >= self.bank_choices.len() => f64::MAX,
             Eviction::LeastFrequent => entry.choices as f64 / self.bank_choices[entry.bank].max(1) as f64,
             Eviction::LeastRecent => entry.last as f64,
         };

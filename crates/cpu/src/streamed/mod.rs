@@ -24,7 +24,7 @@ use crate::CpuError;
 use crate::buffer::Piece;
 use crate::exec::Step;
 
-use cache::{Cache, Chosen, Presence};
+use cache::{Cache, Presence};
 use layout::MatrixLayout;
 pub use layout::Place;
 use readers::Shared;
@@ -98,8 +98,6 @@ pub struct StreamCounters {
     pub bytes_read: u64,
     /// Time in which threads of a call waited for them, however many at once.
     pub waited: Duration,
-    /// Rows that chose each expert, by layer.
-    pub chosen: Vec<Vec<u64>>,
     /// Of the experts of each layer, then of each step of products where these are streamed too.
     pub banks: Vec<BankCounters>,
 }
@@ -197,11 +195,7 @@ impl WeightStore {
     /// Tells what the rows of a call chose in a layer, experts with their number of rows, before any of it is acquired.
     pub fn choose(&self, bank: usize, chosen: impl Iterator<Item = (usize, usize)>) {
         let first = self.shared.units.firsts[bank];
-        let chosen = chosen.map(|(expert, rows)| Chosen {
-            unit: first + expert,
-            in_bank: expert,
-            rows,
-        });
+        let chosen = chosen.map(|(expert, rows)| (first + expert, rows));
         self.shared.lock().choose(bank, chosen);
     }
 

@@ -1,4 +1,4 @@
-use super::cache::{Cache, Chosen, Outcome, Presence, Task};
+use super::cache::{Cache, Outcome, Presence, Task};
 use super::*;
 use crate::CpuError;
 
@@ -9,15 +9,7 @@ fn cache(experts: usize, blocks: usize, eviction: Eviction) -> Cache {
 
 /// Wants an expert of one block, lets it be read if it is not there, and lets it go. True if it was there.
 fn use_once(cache: &mut Cache, expert: usize, rows: usize) -> bool {
-    let in_bank = expert;
-    cache.choose(
-        0,
-        std::iter::once(Chosen {
-            unit: expert,
-            in_bank,
-            rows,
-        }),
-    );
+    cache.choose(0, std::iter::once((expert, rows)));
     cache.want(expert);
     let was_here = !cache.is_absent(expert);
     if !was_here {
@@ -50,7 +42,6 @@ fn those_chosen_least_often_leave_first() {
     }
     assert_eq!(here(&cache, 4), [0, 3]);
     assert_eq!((cache.counters.hits, cache.counters.misses), (2, 4));
-    assert_eq!(cache.counters.chosen, [[7, 1, 2, 1]]);
 }
 
 #[test]
@@ -89,14 +80,8 @@ fn a_prompt_that_goes_through_all_layers_keeps_what_there_is_room_for() {
         for layer in 0..LAYERS {
             // Every expert is of about as much use as every other.
             let rows = |expert: usize| 10 + (expert * 5 + layer * 3) % 4;
-            cache.choose(
-                layer,
-                (0..EXPERTS).map(|in_bank| Chosen {
-                    unit: layer * EXPERTS + in_bank,
-                    in_bank,
-                    rows: rows(in_bank),
-                }),
-            );
+            let chosen = (0..EXPERTS).map(|expert| (layer * EXPERTS + expert, rows(expert)));
+            cache.choose(layer, chosen);
             for expert in layer * EXPERTS..(layer + 1) * EXPERTS {
                 cache.want(expert);
                 if cache.is_absent(expert) {
@@ -166,12 +151,7 @@ fn what_the_running_op_chose_leaves_last() {
         let mut cache = cache(3, 2, eviction);
         use_once(&mut cache, 0, 1);
         use_once(&mut cache, 1, 9);
-        let chosen = [2, 0].map(|expert| Chosen {
-            unit: expert,
-            in_bank: expert,
-            rows: 1,
-        });
-        cache.choose(0, chosen.into_iter());
+        cache.choose(0, [(2, 1), (0, 1)].into_iter());
         cache.want(2);
         assert!(cache.request(2, 1));
         let task = cache.next_task().unwrap();
