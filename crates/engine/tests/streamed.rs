@@ -3,14 +3,13 @@
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use goldcrest_engine::{
-    Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, Interrupted, Op, OpOutput, OpenError, Probe, Session,
-    StreamOptions, Streamed, Want, Watch,
+    Chunk, CpuError, Engine, EngineOptions, Eviction, FeedError, Interrupted, Op, OpOutput, OpenError, Probe,
+    RouterCounting, Session, StreamOptions, Streamed, Want, Watch,
 };
 use goldcrest_format::Checkpoint;
 use support::goldens::{golden_cases, golden_gguf_path};
@@ -40,15 +39,14 @@ fn run_in(session: &mut Session, (prompt, after): &(Vec<u32>, Vec<u32>)) -> Vec<
 
 /// Experts that rows of a session chose, of all layers.
 fn chosen_experts(session: &Session) -> usize {
-    let counters = session.counters().expect("it counts");
-    let mut chosen = BTreeSet::new();
-    for phase in [&counters.prefill, &counters.decode] {
-        for (bank, rows) in phase.chosen().iter().enumerate() {
-            let experts = rows.iter().enumerate().filter(|(_, rows)| **rows > 0);
-            chosen.extend(experts.map(|(expert, _)| (bank, expert)));
-        }
-    }
-    chosen.len()
+    let mut counting = RouterCounting::new(session.engine());
+    counting.add(session.counters().expect("it counts"));
+    let layers = counting.counters();
+    layers
+        .iter()
+        .flat_map(|of_layer| &of_layer.chosen)
+        .filter(|rows| **rows > 0)
+        .count()
 }
 
 fn streaming(bytes: usize) -> StreamOptions {

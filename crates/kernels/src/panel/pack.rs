@@ -187,15 +187,13 @@ impl Slot<'_> {
         self.put_block(block, first, words);
     }
 
-    /// Puts 32 bytes of bit pairs of four blocks, of which `block` is the first and has the lowest, into two lines of each, from line
-    /// `first`.
+    /// Puts the 64 bytes of bit pairs of a record's eight blocks into two lines of each, from line `first`. 32 bytes hold four blocks, one
+    /// bit pair of all bytes after the other.
     #[inline(always)]
-    fn put_four_pairs(&mut self, block: usize, first: usize, bytes: &[u8]) {
-        for half in 0..2 {
-            let mut words = [0; 4];
-            for (s, word) in words.iter_mut().enumerate() {
-                *word = word_at(bytes, 16 * half + 4 * s);
-            }
+    fn put_bit_pairs(&mut self, first: usize, bytes: &[u8]) {
+        for (i, bytes) in bytes.chunks_exact(16).enumerate() {
+            let (block, half) = (4 * (i / 2), i % 2);
+            let words = [0, 4, 8, 12].map(|offset| word_at(bytes, offset));
             for (i, word) in transpose_pairs(words).into_iter().enumerate() {
                 self.put_block(block + i, first + half, [word]);
             }
@@ -327,8 +325,7 @@ fn pack_q2_k(bytes: &[u8; 84], mut slot: Slot<'_>) {
     slot.put_u16(0, u16_at(bytes, 80));
     slot.put_u16(MINIMUMS, u16_at(bytes, 82));
     slot.put_bytes(SUB_SCALES, &bytes[..16]);
-    slot.put_four_pairs(0, 0, &bytes[16..48]);
-    slot.put_four_pairs(4, 0, &bytes[48..80]);
+    slot.put_bit_pairs(0, &bytes[16..80]);
 }
 
 /// 32 bytes of third bits, block `b` in bit `b`; 64 bytes of bit pairs; 16 scales of 6 bits around 32, their low nibbles
@@ -342,8 +339,7 @@ fn pack_q3_k(bytes: &[u8; 110], mut slot: Slot<'_>) {
         *scale = code.wrapping_sub(32);
     }
     slot.put_bytes(SUB_SCALES, &scales);
-    slot.put_four_pairs(0, 0, &bytes[32..64]);
-    slot.put_four_pairs(4, 0, &bytes[64..96]);
+    slot.put_bit_pairs(0, &bytes[32..96]);
     for block in 0..8 {
         slot.put_bits(block, PAIR_LINES, shifted(bytes, 0, block));
     }
@@ -377,14 +373,13 @@ fn six_bit_words(bytes: &[u8]) -> [u32; 3] {
         low | u64::from(six_bits(nibbles & FOUR_BITS | tops >> 2 & (SIX_BITS ^ FOUR_BITS))) << 24
     };
     let (scales, minimums) = (of_four(first, third), of_four(second, third >> 4));
-    let last = minimums >> 42;
-    let words = [scales, scales >> 30 | minimums << 18, minimums >> 12];
-    let mut shift = 0;
-    words.map(|word| {
-        let top = last >> shift & 3;
-        shift += 2;
-        word as u32 & 0x3fff_ffff | (top as u32) << 30
-    })
+    let last = (minimums >> 42) as u32;
+    let word = |five: u64, top: u32| five as u32 & 0x3fff_ffff | top << 30;
+    [
+        word(scales, last),
+        word(scales >> 30 | minimums << 18, last >> 2),
+        word(minimums >> 12, last >> 4),
+    ]
 }
 
 /// Four bytes of six bits side by side.
@@ -402,8 +397,7 @@ fn pack_q6_k(bytes: &[u8; 210], mut slot: Slot<'_>) {
         let (half, i) = (block / 4, block % 4);
         slot.put_nibbles(block, shifted(bytes, 64 * half + 32 * (i % 2), 4 * (i / 2)));
     }
-    slot.put_four_pairs(0, NIBBLE_LINES, &bytes[128..160]);
-    slot.put_four_pairs(4, NIBBLE_LINES, &bytes[160..192]);
+    slot.put_bit_pairs(NIBBLE_LINES, &bytes[128..192]);
 }
 
 /// An integer block, its quants as indices of `BITS` bits of the levels `L`.
@@ -466,8 +460,7 @@ fn pack_tq1_0(bytes: &[u8; 54], mut slot: Slot<'_>) {
 /// 64 bytes of bit pairs, f16 d.
 fn pack_tq2_0(bytes: &[u8; 66], mut slot: Slot<'_>) {
     slot.put_scale(u16_at(bytes, 64));
-    slot.put_four_pairs(0, 0, &bytes[..32]);
-    slot.put_four_pairs(4, 0, &bytes[32..64]);
+    slot.put_bit_pairs(0, &bytes[..64]);
 }
 
 /// E8M0 exponent, nibbles as Q4_0.
@@ -479,8 +472,8 @@ fn pack_mxfp4(bytes: &[u8; 17], mut slot: Slot<'_>) {
 /// Four E4M3 scales whose sign bit is not used and whose largest means 0; for each, 8 bytes: values 0..8 in the low nibbles, 8..16 in
 /// the high ones.
 fn pack_nvfp4(bytes: &[u8; 36], mut slot: Slot<'_>) {
-    let [a, b, c, d, ..] = bytes.map(|scale| if scale & 0x7f == 0x7f { 0 } else { scale & 0x7f });
-    slot.put_bytes(0, &[a, b, c, d]);
+    let scales = [0, 1, 2, 3].map(|i| bytes[i] & 0x7f);
+    slot.put_bytes(0, &scales.map(|scale| if scale == 0x7f { 0 } else { scale }));
     for (block, quants) in bytes[4..].chunks_exact(16).enumerate() {
         let codes = groups(|group| word_at(quants, 8 * (group / 4) + 4 * (group % 2)) >> (4 * (group % 4 / 2)));
         slot.put_nibbles(block, codes);
