@@ -72,13 +72,14 @@ fn packed(kernels: Kernels, activation_type: ActivationType, rows: usize) -> Act
     activations
 }
 
-/// All groups of rows times all panels, a panel at a time.
+/// All rows times all panels, a panel at a time.
 fn multiply(kernels: Kernels, panel_type: PanelType, weights: &[u8], activations: &Activations) {
     let mut out = [0.0; PREFILL_ROWS * PANEL_ROWS];
     for panel in weights.chunks_exact(panel_type.panel_bytes(K)) {
-        for group in activations.groups() {
-            let out = &mut out[group.first_row() * PANEL_ROWS..][..group.rows() * PANEL_ROWS];
-            kernels.matmul(panel_type, panel, group, out);
+        for run in activations.runs() {
+            let rows = run.row_range();
+            let out = &mut out[rows.start * PANEL_ROWS..rows.end * PANEL_ROWS];
+            kernels.matmul(panel_type, panel, run, out);
         }
     }
     std::hint::black_box(&out);

@@ -12,6 +12,9 @@ use crate::{
 /// One row, as in decode, and a full group of a prefill.
 const ROWS: [usize; 2] = [1, 8];
 
+/// Rows of products beside those: a run of groups, which share what is unpacked.
+const RUN_ROWS: usize = 32;
+
 /// Values of a row.
 const WIDTH: usize = 256;
 
@@ -25,6 +28,7 @@ fn counts() -> Vec<(String, u64)> {
         counts.extend(attention(rows));
         counts.extend(recurrences(rows));
     }
+    counts.extend(products(RUN_ROWS));
     counts
 }
 
@@ -48,8 +52,8 @@ fn products(rows: usize) -> Vec<(String, u64)> {
             let panel = vec![0; panel_type.panel_bytes(WIDTH)];
             let mut out = vec![0.0; rows * PANEL_ROWS];
             counts.push(named(&format!("matmul {panel_type} {name}"), rows, |kernels| {
-                for group in activations.groups() {
-                    kernels.matmul(panel_type, &panel, group, &mut out);
+                for run in activations.runs() {
+                    kernels.matmul(panel_type, &panel, run, &mut out);
                 }
             }));
         }

@@ -40,7 +40,7 @@ pub use dispatch::Kernels;
 pub use isa::{Isa, IsaError};
 pub use math::MathFunction;
 pub use panel::{PANEL_ROWS, PanelType};
-pub use quantize::{ActivationGroup, ActivationGroupMut, ActivationType, Activations, GROUP_ROWS_MAX};
+pub use quantize::{ActivationGroupMut, ActivationType, Activations, GROUP_ROWS_MAX, GroupRun, RUN_ROWS_MAX};
 pub use recurrent::{CausalConv, Columns, ColumnsMut, Decay, LinearStep, ScanStep};
 pub use route::{GroupLimit, GroupScore, Normalise, RouteError, RouteRule, Router, Scoring};
 pub use sum_exp::exp_f64;

@@ -494,12 +494,12 @@ fn packing(rows: usize, numbers: &mut Numbers) {
     for instance in Instance::all() {
         let mut packed = Activations::new();
         instance.run(|kernels| packed.pack(kernels, ActivationType::Q8, &x, K));
-        for group in packed.groups() {
+        for group in packed.runs().flat_map(quantize::GroupRun::groups) {
             let word = |block: usize, i: usize, row: usize| {
-                group.words()[(block * quantize::BLOCK_WORDS + i) * quantize::interleaved(group.rows()) + row]
+                group.words[(block * quantize::BLOCK_WORDS + i) * quantize::interleaved(group.rows) + row]
             };
-            for (row, block) in (0..group.rows()).flat_map(|row| [(row, 0), (row, 1)]) {
-                let x = &x[(group.first_row() + row) * K + block * 32..][..32];
+            for (row, block) in (0..group.rows).flat_map(|row| [(row, 0), (row, 1)]) {
+                let x = &x[(group.first_row + row) * K + block * 32..][..32];
                 let expected = scalar::matmul::quantize_block(x.try_into().unwrap());
                 let sum: i32 = expected.quants.iter().map(|q| i32::from(*q)).sum();
                 let quants = expected.quants.as_chunks::<4>().0.iter();

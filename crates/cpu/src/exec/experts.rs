@@ -389,7 +389,7 @@ impl ExpertRun<'_> {
         let panel_bytes = self.panel_bytes(Projection::Up) + gate_bytes;
         let weights = (cuts.len() - 1) * width.div_ceil(PANEL_ROWS) * panel_bytes;
         // Where no expert has more than a group of rows, its weights pass by once.
-        let has_groups = packed.groups().len() >= cuts.len();
+        let has_groups = packed.group_count() >= cuts.len();
         let tile_bytes = has_groups.then_some(TILE_WEIGHT_BYTES.min(weights / (TILES_PER_THREAD * cpu.threads())));
         let tile_columns = tile_columns(width, panel_bytes, tile_bytes, cpu.threads());
         let mut tiles = SharedTiles::new(cuts, (width, 0..width), tile_columns, TileOrder::Columns);
@@ -431,7 +431,7 @@ impl ExpertRun<'_> {
         let (cpu, kernels) = (self.cpu, self.cpu.kernels);
         let up = self.weighted(Projection::Up, expert);
         let gate = self.bank.gating.gate().map(|_| self.weighted(Projection::Gate, expert));
-        for rows in packed.groups_from(part(&mut tile, UP).rows()) {
+        for rows in packed.runs_of(part(&mut tile, UP).rows()) {
             let mut tile = of_rows(&mut tile, rows.row_range());
             multiply(cpu, &up, rows, (part(&mut tile, UP), 0));
             if let Some(gate) = &gate {
@@ -482,8 +482,8 @@ impl ExpertRun<'_> {
                     let expert = choices[rows[0]].expert;
                     if expert < self.bank.count {
                         let down = self.weighted(Projection::Down, (expert, leases.get(i)));
-                        for group in packed.groups_from(rows[0]..rows[1]) {
-                            multiply(cpu, &down, group, (&mut output, 0));
+                        for run in packed.runs_of(rows[0]..rows[1]) {
+                            multiply(cpu, &down, run, (&mut output, 0));
                         }
                     }
                     for (index, choice) in choices.iter().enumerate().take(rows[1]).skip(rows[0]) {

@@ -55,8 +55,8 @@ impl Call<'_, '_> {
                     .packed
                     .pack(cpu.kernels, ActivationType::F32, &scratch.rows, inputs);
                 let weighted = Weighted::resident(&program.weights, MatrixId(first.0 + head), None);
-                for group in scratch.packed.groups() {
-                    multiply(cpu, &weighted, group, (&mut tile, base));
+                for run in scratch.packed.runs() {
+                    multiply(cpu, &weighted, run, (&mut tile, base));
                 }
             }
         });

@@ -1,7 +1,7 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
 use goldcrest_kernels::{
-    ActivationGroup, ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, PANEL_ROWS,
+    ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, GroupRun, PANEL_ROWS, RUN_ROWS_MAX,
 };
 use goldcrest_model::plan::{Activations, MatrixId};
 
@@ -144,18 +144,32 @@ impl<'a> Weighted<'a> {
     }
 }
 
-/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a group.
-pub fn multiply(cpu: &Cpu, weighted: &Weighted, group: ActivationGroup, (out, base): (&mut Part<f32>, usize)) {
+/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a run.
+pub fn multiply(cpu: &Cpu, weighted: &Weighted, run: GroupRun, out: (&mut Part<f32>, usize)) {
+    // Few rows, as in decoding, are not to clear the room that many need.
+    match run.rows() {
+        ..=GROUP_ROWS_MAX => multiply_in(&mut [0.0; GROUP_ROWS_MAX * PANEL_ROWS], cpu, weighted, run, out),
+        _ => multiply_in(&mut [0.0; RUN_ROWS_MAX * PANEL_ROWS], cpu, weighted, run, out),
+    }
+}
+
+/// As [`multiply`], by way of `products`, which has room for the run.
+fn multiply_in(
+    products: &mut [f32],
+    cpu: &Cpu,
+    weighted: &Weighted,
+    run: GroupRun,
+    (out, base): (&mut Part<f32>, usize),
+) {
     let Weighted { panels, bias, .. } = weighted;
     let columns = out.columns().start - base..out.columns().end - base;
-    let mut products = [0.0; GROUP_ROWS_MAX * PANEL_ROWS];
-    let products = &mut products[..group.rows() * PANEL_ROWS];
+    let products = &mut products[..run.rows() * PANEL_ROWS];
     for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {
         let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(columns.end);
         let bias = bias.map(|bias| &bias[outputs.clone()]);
         cpu.kernels
-            .matmul(panels.panel_type, weighted.panel(index), group, products);
-        for (row, products) in group.row_range().zip(products.as_chunks().0) {
+            .matmul(panels.panel_type, weighted.panel(index), run, products);
+        for (row, products) in run.row_range().zip(products.as_chunks().0) {
             let target = &mut out.row_mut(row)[outputs.start - columns.start..][..outputs.len()];
             store(products, bias, target);
         }

@@ -1,6 +1,6 @@
 //! Runs a step of products: one region, in which the threads share tiles of the outputs.
 
-use goldcrest_kernels::{ActivationGroup, Activations as Packed, PANEL_ROWS};
+use goldcrest_kernels::{Activations as Packed, GroupRun, PANEL_ROWS};
 
 use super::Call;
 use super::elementwise::kernel;
@@ -17,9 +17,8 @@ mod tests;
 /// they are may take its last tile just before they finish: with 16 they then wait for at most a quarter of the time of the product.
 pub const TILES_PER_THREAD: usize = 16;
 
-/// Most weights of a tile that several groups of rows meet, one after the other: they stay in the last cache meanwhile and are asked for
-/// early, while a group of rows stays in the first or second. The other way round, panels in the first cache and rows that stream, is
-/// slower: numbers of rows are read one by one, and are not asked for.
+/// Most weights of a tile that several runs of rows meet, one after the other: they stay in the last cache meanwhile and are asked for
+/// early, while a run of rows stays in the second.
 pub const TILE_WEIGHT_BYTES: usize = 4 << 20;
 
 impl Call<'_, '_> {
@@ -74,8 +73,8 @@ impl Call<'_, '_> {
         cpu.pool.run(&|_| {
             for (group, tiles) in step.groups.iter().zip(tiles.iter().flatten()) {
                 while let Some(mut tile) = tiles.next() {
-                    // All of the group's ops while the rows and what is made of them are in the first cache.
-                    for rows in packed.groups_from(part(&mut tile, 0).rows()) {
+                    // All of the group's ops while the rows and what is made of them are in the cache.
+                    for rows in packed.runs_of(part(&mut tile, 0).rows()) {
                         let mut tile = of_rows(&mut tile, rows.row_range());
                         let ops = group.ops.iter();
                         ops.for_each(|op| weights.run(op, rows, &mut tile, group.columns.start));
@@ -105,7 +104,7 @@ fn weight_bytes(width: usize, panel_bytes: usize) -> usize {
 pub fn tile_bytes(packed: &Packed, weight_bytes: usize, threads: usize) -> Option<usize> {
     let tiles = TILES_PER_THREAD * threads;
     let equal = || (weight_bytes / tiles).saturating_mul(packed.bytes()).isqrt();
-    (packed.groups().len() > 1).then(|| equal().min(TILE_WEIGHT_BYTES))
+    (packed.group_count() > 1).then(|| equal().min(TILE_WEIGHT_BYTES))
 }
 
 /// Columns of a tile: whole panels, in tiles of even sizes.
@@ -118,12 +117,12 @@ pub fn tile_columns(width: usize, panel_bytes: usize, tile_bytes: Option<usize>,
 
 /// Where to cut rows into even ranges of whole groups, and their end: as many ranges as make enough tiles of those of the columns.
 pub fn row_cuts(packed: &Packed, column_tiles: usize, threads: usize, cuts: &mut Vec<usize>) {
-    let groups = packed.groups().len();
+    let groups = packed.group_count();
     let range_groups = (groups * column_tiles / (TILES_PER_THREAD * threads)).clamp(1, groups.max(1));
     let ranges = groups.div_ceil(range_groups);
     let first_groups = (0..ranges).map(|range| split(groups, ranges, range).start);
     cuts.clear();
-    cuts.extend(first_groups.filter_map(|group| Some(packed.groups().nth(group)?.first_row())));
+    cuts.extend(first_groups.filter_map(|group| packed.group_starts().nth(group)));
     cuts.push(packed.rows());
 }
 
@@ -136,8 +135,8 @@ struct StepWeights<'a> {
 }
 
 impl StepWeights<'_> {
-    /// One op on a group of rows of a tile of a group that begins with column `first`.
-    fn run(&self, op: &ColumnOp, rows: ActivationGroup, tile: &mut SharedTile<f32>, first: usize) {
+    /// One op on a run of rows of a tile of a group that begins with column `first`.
+    fn run(&self, op: &ColumnOp, rows: GroupRun, tile: &mut SharedTile<f32>, first: usize) {
         let kernels = self.cpu.kernels;
         match *op {
             ColumnOp::MatMul {

@@ -2,9 +2,11 @@
 
 use std::marker::PhantomData;
 
-use super::{Operands, TileKernel, TileShape, headers, store};
+use super::stretch::STRETCH_VALUES;
+use super::{Operands, PanelKernel, TileKernel, TileShape, headers};
 use crate::panel::lanes::quants::Quants;
-use crate::panel::lanes::{self, FloatPanel, QuantizedPanel};
+use crate::panel::lanes::scales::Scales;
+use crate::panel::lanes::{self, FloatPanel, QuantizedPanel, records};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::vector::Simd;
@@ -39,7 +41,7 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
     unsafe fn tile<S: Simd, const R: usize, const V: usize, const X: usize>(operands: Operands, lane: usize) {
         // SAFETY: required of the caller: the panel holds 16 values and `x` holds `X` for each of `k`.
         unsafe {
-            let mut sums = [[S::splat(0.0); R]; V];
+            let mut sums = operands.starts::<S, R, V>(lane);
             for i in 0..operands.k {
                 let x = operands.x.add(i * X);
                 let values = operands.panel.add(i * PANEL_ROWS * W::BYTES);
@@ -51,7 +53,21 @@ impl<W: FloatPanel> TileKernel for FloatTile<W> {
                     accumulate::<S, R>(sums, weight, x);
                 }
             }
-            store::<S, R, V>(operands, lane, sums);
+            operands.store::<S, R, V>(lane, sums);
+        }
+    }
+}
+
+impl<W: FloatPanel> PanelKernel for FloatTile<W> {
+    type Unpacked = FloatTile<lanes::F32>;
+    const UNPACKS: bool = W::BYTES != lanes::F32::BYTES;
+    const STRETCH_BYTES: usize = STRETCH_VALUES * PANEL_ROWS * W::BYTES;
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(panel: *const u8, values: usize, to: *mut u8) {
+        for i in (0..values * PANEL_ROWS).step_by(S::LANES) {
+            // SAFETY: required of the caller.
+            unsafe { S::store(to.cast::<f32>().add(i), W::load::<S>(panel.add(i * W::BYTES))) };
         }
     }
 }
@@ -70,7 +86,7 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
         // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them,
         // and `x` holds `X` values for each of `k`.
         unsafe {
-            let mut sums = [[S::splat(0.0); R]; V];
+            let mut sums = operands.starts::<S, R, V>(lane);
             let mut record = operands.panel;
             let mut x = operands.x;
             let mut blocks_left = operands.k / BLOCK_VALUES;
@@ -94,7 +110,36 @@ impl<W: QuantizedPanel> TileKernel for DecodedTile<W> {
                 record = record.add(layout.record_bytes());
                 blocks_left -= record_blocks;
             }
-            store::<S, R, V>(operands, lane, sums);
+            operands.store::<S, R, V>(lane, sums);
+        }
+    }
+}
+
+impl<W: QuantizedPanel> PanelKernel for DecodedTile<W> {
+    type Unpacked = FloatTile<lanes::F32>;
+    const STRETCH_BYTES: usize = W::LAYOUT.bytes_of_blocks(STRETCH_VALUES / BLOCK_VALUES);
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(panel: *const u8, values: usize, to: *mut u8) {
+        let to = to.cast::<f32>();
+        // SAFETY: required of the caller.
+        unsafe {
+            for lane in (0..PANEL_ROWS).step_by(S::LANES) {
+                for record in records::<W>(panel, values / BLOCK_VALUES) {
+                    let header = W::Scales::header::<S>(record.at, lane);
+                    for block in 0..record.blocks {
+                        let quants = record.at.add(W::LAYOUT.block_offset(block));
+                        for group in 0..BLOCK_GROUPS {
+                            let codes = W::Quants::codes::<S>(quants, lane, group);
+                            let weights = lanes::decode::<S, W>(codes, &header, block, group / (BLOCK_GROUPS / 2));
+                            let first = ((record.first_block + block) * BLOCK_GROUPS + group) * 4;
+                            for (j, weight) in weights.into_iter().enumerate() {
+                                S::store(to.add((first + j) * PANEL_ROWS + lane), weight);
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 }

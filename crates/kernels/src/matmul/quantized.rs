@@ -2,10 +2,13 @@
 
 use std::marker::PhantomData;
 
-use super::{Operands, TileKernel, TileShape, headers, store};
+use super::stretch::{MOST_BYTES, STRETCH_VALUES};
+use super::{Operands, PanelKernel, TileKernel, TileShape, headers};
+use crate::panel::PANEL_ROWS;
 use crate::panel::lanes::quants::{DotWidth, Quants};
 use crate::panel::lanes::scales::Scales;
-use crate::panel::lanes::{Header, QuantizedPanel};
+use crate::panel::lanes::unpacked::{self, Unpacked};
+use crate::panel::lanes::{Header, QuantizedPanel, records};
 use crate::panel::layout::{BLOCK_GROUPS, BLOCK_VALUES};
 use crate::quantize::{BLOCK_WORDS, MINUS_FIRST_SUM, MINUS_SUM, SCALE, SCALED_SUM};
 use crate::vector::Simd;
@@ -80,7 +83,7 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
         // SAFETY: required of the caller: the panel holds a record for every `layout.blocks` blocks or part of them,
         // and `x` holds as many blocks of `X` rows.
         unsafe {
-            let mut sums = [[S::splat(0.0); R]; V];
+            let mut sums = operands.starts::<S, R, V>(lane);
             let mut record = operands.panel;
             let mut x = ActivationBlock::<X> { words: operands.x };
             let mut blocks_left = operands.k / BLOCK_VALUES;
@@ -105,7 +108,31 @@ impl<W: QuantizedPanel> TileKernel for QuantizedTile<W> {
                 record = record.add(layout.record_bytes());
                 blocks_left -= record_blocks;
             }
-            store::<S, R, V>(operands, lane, sums);
+            operands.store::<S, R, V>(lane, sums);
+        }
+    }
+}
+
+impl<W: QuantizedPanel> PanelKernel for QuantizedTile<W> {
+    type Unpacked = QuantizedTile<Unpacked<W>>;
+    const STRETCH_BYTES: usize = W::LAYOUT.bytes_of_blocks(STRETCH_VALUES / BLOCK_VALUES);
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(panel: *const u8, values: usize, to: *mut u8) {
+        const { assert!(Unpacked::<W>::LAYOUT.record_bytes() <= MOST_BYTES) };
+        // SAFETY: required of the caller.
+        unsafe {
+            for lane in (0..PANEL_ROWS).step_by(S::LANES) {
+                for record in records::<W>(panel, values / BLOCK_VALUES) {
+                    let header = W::Scales::header::<S>(record.at, lane);
+                    for block in 0..record.blocks {
+                        let to_block = record.first_block + block;
+                        unpacked::store_scales::<S, W>(&header, block, to, (to_block, lane));
+                        let quants = record.at.add(W::LAYOUT.block_offset(block));
+                        unpacked::store_codes::<S, W>(quants, to, (to_block, lane));
+                    }
+                }
+            }
         }
     }
 }

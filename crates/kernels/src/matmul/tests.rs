@@ -215,9 +215,10 @@ impl Case {
         let mut activations = Activations::new();
         activations.pack(kernels, activation_type, &self.inputs.concat(), self.k);
         let mut out = vec![f32::NAN; self.inputs.len() * PANEL_ROWS];
-        for group in activations.groups() {
-            let out = &mut out[group.first_row() * PANEL_ROWS..][..group.rows() * PANEL_ROWS];
-            kernels.matmul(self.panel_type, &panel, group, out);
+        for run in activations.runs() {
+            let rows = run.row_range();
+            let out = &mut out[rows.start * PANEL_ROWS..rows.end * PANEL_ROWS];
+            kernels.matmul(self.panel_type, &panel, run, out);
         }
         out
     }
@@ -303,6 +304,23 @@ fn all_instruction_sets_equal_the_oracle_for_any_length() {
     }
 }
 
+/// Several stretches of a panel, the last a whole one or not; several groups of rows, and several runs of groups.
+#[test]
+fn all_instruction_sets_equal_the_oracle_for_many_rows() {
+    let mut random = Random::new(9);
+    for panel_type in PanelType::ALL {
+        let last = if panel_type.is_quantized() {
+            panel_type.block_values()
+        } else {
+            7
+        };
+        for (k, rows) in [(512, 9), (512 + last, 18), (768, 37), (256 + last, 70)] {
+            let data = (Weights::Ordinary, Inputs::Ordinary);
+            Case::new(panel_type, k, [16, rows], data, &mut random).check();
+        }
+    }
+}
+
 #[test]
 fn all_instruction_sets_equal_the_oracle_at_the_extremes() {
     let mut random = Random::new(3);
@@ -346,11 +364,11 @@ proptest! {
         seed: u64,
         panel_type in prop::sample::select(&PanelType::ALL[..]),
         (weights, inputs) in (prop::sample::select(&WEIGHTS[..]), prop::sample::select(&INPUTS[..])),
-        blocks in 1..6usize,
+        values in 1..700usize,
         outputs in 1..=16usize,
-        rows in 1..=16usize,
+        rows in 1..=40usize,
     ) {
-        let k = blocks * panel_type.block_values();
+        let k = values.next_multiple_of(panel_type.block_values());
         Case::new(panel_type, k, [outputs, rows], (weights, inputs), &mut Random::new(seed)).check();
     }
 }
@@ -521,8 +539,8 @@ fn integer_block(block: &blocks::IntegerBlock) -> Vec<u8> {
 fn eight_bit_activations_do_not_meet_float_weights() {
     let mut activations = Activations::new();
     activations.pack(Kernels::best(), ActivationType::Q8, &[1.0; 32], 32);
-    let group = activations.groups().next().unwrap();
-    Kernels::best().matmul(PanelType::F16, &[0; 1024], group, &mut [0.0; 16]);
+    let run = activations.runs().next().unwrap();
+    Kernels::best().matmul(PanelType::F16, &[0; 1024], run, &mut [0.0; 16]);
 }
 
 #[test]
@@ -530,6 +548,6 @@ fn eight_bit_activations_do_not_meet_float_weights() {
 fn a_panel_of_another_length_is_refused() {
     let mut activations = Activations::new();
     activations.pack(Kernels::best(), ActivationType::Q8, &[1.0; 64], 64);
-    let group = activations.groups().next().unwrap();
-    Kernels::best().matmul(PanelType::Q4_0, &[0; 575], group, &mut [0.0; 16]);
+    let run = activations.runs().next().unwrap();
+    Kernels::best().matmul(PanelType::Q4_0, &[0; 575], run, &mut [0.0; 16]);
 }

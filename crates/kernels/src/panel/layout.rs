@@ -71,6 +71,11 @@ impl Layout {
         self.header_bytes + self.blocks * self.block_bytes
     }
 
+    /// Bytes of whole records of so many blocks together.
+    pub(crate) const fn bytes_of_blocks(self, blocks: usize) -> usize {
+        blocks / self.blocks * self.record_bytes()
+    }
+
     /// Records of a panel of `k` values a row. Only the last may be partly used.
     pub(crate) const fn records(self, k: usize) -> usize {
         k.div_ceil(self.blocks * BLOCK_VALUES)

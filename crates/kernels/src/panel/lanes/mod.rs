@@ -6,6 +6,7 @@ pub(crate) mod levels;
 pub(crate) mod quants;
 pub(crate) mod scales;
 pub(crate) mod types;
+pub(crate) mod unpacked;
 
 use std::marker::PhantomData;
 
@@ -36,6 +37,28 @@ impl<A: Scales, Q: Quants> QuantizedPanel for Records<A, Q> {
 
 /// What is read of a record's header once.
 pub(crate) type Header<S, W> = <<W as QuantizedPanel>::Scales as Scales>::Header<S>;
+
+/// A record of some that follow each other.
+pub(crate) struct RecordAt {
+    pub at: *const u8,
+    /// The number of its first block in all of them.
+    pub first_block: usize,
+    /// Blocks that are used.
+    pub blocks: usize,
+}
+
+/// The records that hold the first `blocks` blocks from `first` on.
+#[inline(always)]
+pub(crate) fn records<W: QuantizedPanel>(first: *const u8, blocks: usize) -> impl Iterator<Item = RecordAt> {
+    (0..blocks.div_ceil(W::LAYOUT.blocks)).map(move |index| {
+        let first_block = index * W::LAYOUT.blocks;
+        RecordAt {
+            at: first.wrapping_add(index * W::LAYOUT.record_bytes()),
+            first_block,
+            blocks: W::LAYOUT.blocks.min(blocks - first_block),
+        }
+    })
+}
 
 /// The weights of four codes: the published decoding, each product and sum rounded.
 ///

@@ -1,8 +1,8 @@
 //! The kinds of scales in the header of a record.
 
 use super::load_line;
-use crate::panel::PANEL_ROWS;
 use crate::panel::layout::{MINIMUMS, SUB_SCALES};
+use crate::panel::{LINE_BYTES, PANEL_ROWS};
 use crate::vector::Simd;
 
 /// The scales of a record.
@@ -52,8 +52,8 @@ pub(crate) trait Scales: 'static {
 /// A header at the lanes of a register, read when it is used.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
-    record: *const u8,
-    lane: usize,
+    pub record: *const u8,
+    pub lane: usize,
 }
 
 impl At {
@@ -67,14 +67,14 @@ impl At {
         unsafe { S::load_f16(self.record.add(offset + self.lane * 2).cast()) }
     }
 
-    /// The f32 of the lanes at the start.
+    /// The f32 of the lanes in line `line`.
     ///
     /// # Safety
     /// As the methods of [`Scales`].
     #[inline(always)]
-    unsafe fn f32<S: Simd>(&self) -> S::F32 {
+    pub(crate) unsafe fn f32<S: Simd>(&self, line: usize) -> S::F32 {
         // SAFETY: required of the caller.
-        unsafe { S::load(self.record.add(self.lane * 4).cast()) }
+        unsafe { S::load(self.record.add(line * LINE_BYTES + self.lane * 4).cast()) }
     }
 
     /// The signed bytes of the lanes in row `row` of the bytes at `offset`, `[rows][16]`.
@@ -152,20 +152,20 @@ scales! {
     /// Signed 8-bit scales of 16 values, times an f32.
     Scales16, 8 blocks, 320 bytes,
     const SUB_SCALES,
-    fn scale(header, _block) header.f32::<S>();
+    fn scale(header, _block) header.f32::<S>(0);
     fn sub_scale(header, block, half) S::to_f32(header.i8::<S>(SUB_SCALES, block * 2 + half));
 }
 
 scales! {
     /// Signed 8-bit scales of 32 values, times an f32.
     Scales32, 8 blocks, 192 bytes,
-    fn scale(header, block) S::mul(header.f32::<S>(), S::to_f32(header.i8::<S>(SUB_SCALES, block)));
+    fn scale(header, block) S::mul(header.f32::<S>(0), S::to_f32(header.i8::<S>(SUB_SCALES, block)));
 }
 
 scales! {
     /// One f32.
     RecordScale, 8 blocks, 64 bytes,
-    fn scale(header, _block) header.f32::<S>();
+    fn scale(header, _block) header.f32::<S>(0);
 }
 
 scales! {
