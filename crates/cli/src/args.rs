@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use goldcrest_engine::Isa;
-use goldcrest_engine::sample::SamplingParams;
+use goldcrest_engine::sample::{Dry, SamplingParams, Xtc};
+use goldcrest_text::Tokenizer;
 
 use crate::engine_args::{ArithmeticArgs, EngineArgs, isa};
 use crate::memory::PlanArgs;
@@ -70,7 +71,9 @@ pub struct ModelArgs {
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Sampling (in this order: bias, penalties, temperature, top-k, top-p, min-p)")]
+#[command(
+    next_help_heading = "Sampling (in this order: bias, penalties, DRY, temperature, top-k, typical, top-p, min-p, XTC)"
+)]
 pub struct SamplingArgs {
     /// Divides the logits, before the filters choose; at 0 the likeliest token is always taken
     #[arg(
@@ -83,12 +86,60 @@ pub struct SamplingArgs {
     /// Keep this many likeliest tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 0, requires = "temperature")]
     pub top_k: usize,
+    /// Keep the fewest tokens that are about as surprising as a token is on average and together have this share
+    #[arg(
+        long,
+        visible_alias = "typical",
+        value_name = "P",
+        default_value_t = 1.0,
+        requires = "temperature"
+    )]
+    pub typical_p: f32,
     /// Keep the fewest likeliest tokens that together have this share
     #[arg(long, value_name = "P", default_value_t = 1.0, requires = "temperature")]
     pub top_p: f32,
     /// Keep tokens at least this many times as probable as the likeliest
     #[arg(long, value_name = "P", default_value_t = 0.0, requires = "temperature")]
     pub min_p: f32,
+    /// How often to leave out the likeliest tokens but the last one above the threshold (XTC)
+    #[arg(long, value_name = "P", default_value_t = 0.0, requires = "temperature")]
+    pub xtc_probability: f32,
+    /// Least probability of the tokens that XTC leaves out; above 0.5 there are none
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = Xtc::default().threshold,
+        requires = "xtc_probability"
+    )]
+    pub xtc_threshold: f32,
+    /// Subtracted from logits of tokens that go on with a repetition, times the base for each token of it above the allowed length (DRY)
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    pub dry_multiplier: f32,
+    /// See --dry-multiplier
+    #[arg(long, value_name = "X", default_value_t = Dry::default().base, requires = "dry_multiplier")]
+    pub dry_base: f32,
+    /// Tokens of the shortest repetition that DRY sees
+    #[arg(long, value_name = "N", default_value_t = Dry::default().allowed_length, requires = "dry_multiplier")]
+    pub dry_allowed_length: usize,
+    /// How many of the last tokens DRY looks at [default: all]
+    #[arg(
+        long,
+        visible_alias = "dry-penalty-last-n",
+        value_name = "N",
+        requires = "dry_multiplier"
+    )]
+    pub dry_window: Option<usize>,
+    /// No repetition reaches over a token with this text; may be given again; "none" for no text at all
+    #[arg(
+        long,
+        visible_alias = "dry-sequence-breaker",
+        value_name = "TEXT",
+        default_values = ["\n", ":", "\"", "*"],
+        hide_default_value = true,
+        requires = "dry_multiplier",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    pub dry_breaker: Vec<String>,
     /// Divides positive logits of tokens seen and multiplies negative ones; 1 is none
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub repeat_penalty: f32,
@@ -107,8 +158,21 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// All but the tokens that break repetitions, which a tokenizer knows.
     pub fn params(&self) -> SamplingParams {
         SamplingParams {
+            typical_p: self.typical_p,
+            xtc: (self.xtc_probability != 0.0).then_some(Xtc {
+                probability: self.xtc_probability,
+                threshold: self.xtc_threshold,
+            }),
+            dry: (self.dry_multiplier != 0.0).then_some(Dry {
+                multiplier: self.dry_multiplier,
+                base: self.dry_base,
+                allowed_length: self.dry_allowed_length,
+                window: self.dry_window,
+                breakers: Vec::new(),
+            }),
             temperature: self.temperature,
             top_k: self.top_k,
             top_p: self.top_p,
@@ -120,6 +184,16 @@ impl SamplingArgs {
             seed: self.seed,
             ..SamplingParams::default()
         }
+    }
+
+    /// All parameters.
+    pub fn params_with(&self, tokenizer: &Tokenizer) -> SamplingParams {
+        let mut params = self.params();
+        if let Some(dry) = &mut params.dry {
+            let texts = self.dry_breaker.iter().filter(|text| *text != "none");
+            dry.breakers = texts.flat_map(|text| tokenizer.ids_with(text)).collect();
+        }
+        params
     }
 }
 

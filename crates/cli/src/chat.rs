@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use goldcrest::files::write;
 use goldcrest::generate::Finish;
+use goldcrest_engine::sample::{SamplingParams, Xtc};
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, Editor};
@@ -96,6 +97,9 @@ impl Settings {
             "top-k" => sampling.top_k = number(name, value)?,
             "top-p" => sampling.top_p = number(name, value)?,
             "min-p" => sampling.min_p = number(name, value)?,
+            "typical-p" => sampling.typical_p = number(name, value)?,
+            "xtc-probability" => xtc(sampling).probability = number(name, value)?,
+            "xtc-threshold" => xtc(sampling).threshold = number(name, value)?,
             "repeat-penalty" => sampling.repetition_penalty = number(name, value)?,
             "presence-penalty" => sampling.presence_penalty = number(name, value)?,
             "frequency-penalty" => sampling.frequency_penalty = number(name, value)?,
@@ -113,13 +117,18 @@ impl Settings {
     fn as_text(&self) -> String {
         let sampling = &self.sampling;
         let max_tokens = self.max_tokens.map_or("none".to_owned(), |most| most.to_string());
-        let rows: [(&str, String); 10] = [
+        let mut of_xtc = sampling.clone();
+        let Xtc { probability, threshold } = *xtc(&mut of_xtc);
+        let rows: [(&str, String); 13] = [
             ("system", self.system.clone().unwrap_or_else(|| "none".to_owned())),
             ("max-tokens", max_tokens),
             ("temp", sampling.temperature.to_string()),
             ("top-k", sampling.top_k.to_string()),
             ("top-p", sampling.top_p.to_string()),
             ("min-p", sampling.min_p.to_string()),
+            ("typical-p", sampling.typical_p.to_string()),
+            ("xtc-probability", probability.to_string()),
+            ("xtc-threshold", threshold.to_string()),
             ("repeat-penalty", sampling.repetition_penalty.to_string()),
             ("presence-penalty", sampling.presence_penalty.to_string()),
             ("frequency-penalty", sampling.frequency_penalty.to_string()),
@@ -132,6 +141,14 @@ impl Settings {
             text
         })
     }
+}
+
+/// What is set of XTC, which happens never unless told.
+fn xtc(sampling: &mut SamplingParams) -> &mut Xtc {
+    sampling.xtc.get_or_insert(Xtc {
+        probability: 0.0,
+        ..Xtc::default()
+    })
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {
@@ -291,7 +308,6 @@ fn history_file() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use goldcrest_engine::sample::SamplingParams;
 
     use super::*;
 
@@ -342,6 +358,9 @@ mod tests {
         for (name, value) in [
             ("temp", "0.5"),
             ("top-k", "7"),
+            ("typical-p", "0.75"),
+            ("xtc-probability", "0.25"),
+            ("xtc-threshold", "0.125"),
             ("max-tokens", "9"),
             ("system", "be brief"),
         ] {
@@ -361,6 +380,7 @@ mod tests {
             ("temp", "warm"),
             ("temp", "-1"),
             ("top-p", "2"),
+            ("xtc-threshold", "2"),
             ("tmp", "1"),
             ("seed", "-1"),
         ] {

@@ -67,7 +67,7 @@ impl Speaker {
             return Err(UsageError("--system needs a model with a chat template".into()).into());
         }
         let settings = Settings {
-            sampling: args.sampling.params(),
+            sampling: args.sampling.params_with(model.prompts.tokenizer()),
             stop: args.stop.clone(),
             max_tokens: args.max_tokens,
             system: args.system.clone(),

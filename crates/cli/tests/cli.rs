@@ -240,6 +240,24 @@ fn run_draws_by_seed_and_stops_where_it_is_told() {
 }
 
 #[test]
+fn run_knows_the_filters_and_what_breaks_repetitions() {
+    let reply = |arguments: &[&str]| {
+        let always_an_a = ["run", &tiny(), "Hi", "-n", "12", "--logit-bias", "65=50"];
+        results(&output(&[&always_an_a, arguments].concat()))
+    };
+    let repeated = reply(&[]);
+    assert_eq!(reply(&["--temp", "1", "--typical-p", "0.1"]), repeated);
+    let excluding = ["--temp", "1", "--xtc-probability", "1"];
+    assert_eq!(reply(&excluding), repeated, "one likely token stays");
+    assert_ne!(reply(&[&excluding[..], &["--xtc-threshold", "0"]].concat()), repeated);
+    let dry = ["--dry-multiplier", "100", "--dry-allowed-length", "4"];
+    assert_ne!(reply(&[&dry[..], &["--dry-breaker", "none"]].concat()), repeated);
+    let breaker = repeated.chars().next().unwrap().to_string();
+    assert_eq!(reply(&[&dry[..], &["--dry-breaker", &breaker]].concat()), repeated);
+    assert_eq!(reply(&[&dry[..], &["--dry-window", "4"]].concat()), repeated);
+}
+
+#[test]
 fn run_tells_times_on_standard_error() {
     let quiet = output(&["run", &tiny(), "Hi", "-n", "4"]);
     let verbose = output(&["run", &tiny(), "Hi", "-n", "4", "--verbose"]);
@@ -288,6 +306,9 @@ fn wrong_usage_exits_with_two() {
         &["run"],
         &["run", "m", "p", "--temp", "hot"],
         &["run", "m", "p", "--top-k", "4"],
+        &["run", "m", "p", "--typical-p", "0.5"],
+        &["run", "m", "p", "--temp", "1", "--xtc-threshold", "0.2"],
+        &["run", "m", "p", "--dry-base", "2"],
         &["run", "m", "p", "--raw", "--system", "x"],
         &["run", "m", "p", "--threads", "0"],
         &["run", "m", "p", "--isa", "sse"],
@@ -304,7 +325,7 @@ fn wrong_usage_exits_with_two() {
     assert_eq!(error, "error: top_p is 3: it must be from 0 to 1");
     assert!(results(&output(&["--help"])).contains("run"));
     assert!(results(&output(&["--version"])).starts_with("goldcrest "));
-    assert!(results(&output(&["run", "--help"])).contains("temperature, top-k, top-p, min-p"));
+    assert!(results(&output(&["run", "--help"])).contains("DRY, temperature, top-k, typical, top-p, min-p, XTC"));
 }
 
 #[test]

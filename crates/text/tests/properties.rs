@@ -210,6 +210,24 @@ fn ids_outside_the_vocabulary_are_refused() {
 }
 
 #[test]
+fn tokens_are_found_by_their_text() {
+    for kind in KINDS {
+        let tokenizer = tokenizer(kind);
+        let found = tokenizer.ids_with("e");
+        assert!(!found.is_empty() && found.is_sorted(), "{kind}");
+        assert!(found.iter().all(|&id| !tokenizer.is_control(id)), "{kind}");
+        for id in tokenizer
+            .encode_pieces(&[Piece::Content("the end, not a word")])
+            .unwrap()
+        {
+            let text = tokenizer.decode(&[id], SpecialTokens::Keep).unwrap();
+            assert_eq!(found.contains(&id), text.contains('e'), "{kind}: {text:?}");
+        }
+        assert!(tokenizer.ids_with("no such \u{1}").is_empty(), "{kind}");
+    }
+}
+
+#[test]
 fn long_runs_are_tokenized_in_full() {
     for kind in KINDS {
         let tokenizer = tokenizer(kind);

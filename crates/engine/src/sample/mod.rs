@@ -1,22 +1,23 @@
 //! From a row of logits to a token.
 //!
 //! The draw is a function of the logits, the parameters, the tokens seen, the seed and the output index: rows may be sampled in any
-//! order, again, or beside others, with the same result. Tokens are ordered by (logit falling, id rising), and every filter keeps a
-//! prefix of that order, so the order is made only as far as the draw goes.
+//! order, again, or beside others, with the same result. Tokens are ordered by (logit falling, id rising), and filters keep a
+//! stretch of that order, so that it is made only as far as the draw goes; typical sampling alone looks at all tokens.
 
 mod draw;
+mod dry;
 mod params;
 mod penalty;
 mod philox;
 mod probability;
 mod rank;
 
-use self::draw::draw;
+use self::draw::{Scratch, draw};
+use self::dry::Repetitions;
 use self::penalty::{Seen, adjust, has_penalty};
-use self::philox::{Stream, uniform};
-use self::rank::{Candidate, Ranking};
+use self::rank::Ranking;
 
-pub use self::params::{MAX_TOP_LOGPROBS, ParamsError, SamplingParams};
+pub use self::params::{Dry, MAX_TOP_LOGPROBS, ParamsError, SamplingParams, Xtc};
 pub use self::probability::log_sum_exp;
 
 /// Why no token could be sampled.
@@ -66,10 +67,12 @@ pub struct Sampler {
     params: SamplingParams,
     vocab: usize,
     seen: Seen,
+    /// Where the parameters ask for it.
+    repetitions: Option<Repetitions>,
     /// The logits after bias and penalties.
     adjusted: Vec<f32>,
-    /// Memory of the ranking.
-    candidates: Vec<Candidate>,
+    /// Memory of draws and rankings.
+    scratch: Scratch,
 }
 
 impl Sampler {
@@ -80,11 +83,12 @@ impl Sampler {
     pub fn new(params: SamplingParams, vocab: usize) -> Result<Self, ParamsError> {
         params.validate(vocab)?;
         Ok(Self {
+            repetitions: params.dry.clone().map(Repetitions::new),
             params,
             vocab,
             seen: Seen::default(),
             adjusted: Vec::new(),
-            candidates: Vec::new(),
+            scratch: Scratch::default(),
         })
     }
 
@@ -118,6 +122,9 @@ impl Sampler {
             ids.iter()
                 .for_each(|&id| self.seen.push(id, output, self.params.repetition_window));
         }
+        if let Some(repetitions) = &mut self.repetitions {
+            ids.iter().for_each(|&id| repetitions.push(id));
+        }
         Ok(())
     }
 
@@ -136,10 +143,13 @@ impl Sampler {
         }
         let mut max = largest(logits)?;
         let mut weighed = logits;
-        if !self.params.logit_bias.is_empty() || has_penalty(&self.params) {
+        if !self.params.logit_bias.is_empty() || has_penalty(&self.params) || self.repetitions.is_some() {
             self.adjusted.clear();
             self.adjusted.extend_from_slice(logits);
             adjust(&mut self.adjusted, &self.params, &self.seen);
+            if let Some(repetitions) = &mut self.repetitions {
+                repetitions.adjust(&mut self.adjusted);
+            }
             max = largest(&self.adjusted)?;
             weighed = &self.adjusted;
         }
@@ -149,8 +159,7 @@ impl Sampler {
         let id = if self.params.temperature == 0.0 {
             first_at(weighed, max)
         } else {
-            let u = uniform(self.params.seed, index, Stream::Token);
-            draw(weighed, max, &self.params, u, &mut self.candidates)
+            draw(weighed, max, &self.params, index, &mut self.scratch)
         };
         let (logprob, top) = self.log_probabilities(logits, id);
         Ok(Sampled { id, logprob, top })
@@ -161,7 +170,7 @@ impl Sampler {
             return (None, Vec::new());
         };
         let log_sum = log_sum_exp(logits);
-        let mut ranking = Ranking::new(logits, count, &mut self.candidates);
+        let mut ranking = Ranking::new(logits, count, &mut self.scratch.candidates);
         let top = ranking
             .iter()
             .map(|token| (token.id(), f64::from(token.logit()) - log_sum))

@@ -28,6 +28,8 @@ fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
 pub(super) enum Stream {
     /// The choice of the token.
     Token = 0,
+    /// Whether the likeliest tokens are left out.
+    Xtc = 1,
 }
 
 /// A uniform number in [0, 1), a multiple of 2^-53, for output `index` under `seed`.
@@ -80,5 +82,6 @@ mod tests {
         assert!(all(7).zip(all(8)).all(|(a, b)| a != b));
         assert!(all(7).zip(all(7 + (1 << 32))).all(|(a, b)| a != b));
         assert_ne!(uniform(7, 1, Stream::Token), uniform(7, 1 + (1 << 32), Stream::Token));
+        assert_ne!(uniform(7, 1, Stream::Token), uniform(7, 1, Stream::Xtc));
     }
 }

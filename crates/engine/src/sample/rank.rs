@@ -60,7 +60,22 @@ impl<'a> Ranking<'a> {
         (0..self.limit).map_while(|rank| self.get(rank))
     }
 
-    fn get(&mut self, rank: usize) -> Option<Candidate> {
+    /// Leaves those of some ranks, which rise; they are the first ranks afterwards.
+    pub(super) fn keep(&mut self, ranks: impl Iterator<Item = usize>) {
+        let mut kept = 0;
+        for rank in ranks {
+            if let Some(candidate) = self.get(rank) {
+                // Not behind `rank`, so nothing is lost that is still to come.
+                self.ranked[kept] = candidate;
+                kept += 1;
+            }
+        }
+        self.ranked.truncate(kept);
+        (self.looked_for, self.limit) = (kept, kept);
+    }
+
+    /// The candidate of a rank, if there are so many.
+    pub(super) fn get(&mut self, rank: usize) -> Option<Candidate> {
         while rank >= self.ranked.len() && self.ranked.len() == self.looked_for && self.looked_for < self.limit {
             self.looked_for = self.looked_for.saturating_mul(GROWTH).max(FIRST).min(self.limit);
             likeliest(self.logits, self.looked_for, self.ranked);

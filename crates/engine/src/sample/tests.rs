@@ -2,6 +2,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
+use super::philox::{Stream, uniform};
 use super::*;
 
 const MASKED: f32 = f32::NEG_INFINITY;
@@ -168,6 +169,79 @@ fn filters_keep_what_their_definitions_say() {
             kept
         );
     }
+}
+
+/// The mean surprise of 0.4, 0.25, 0.2, 0.1, 0.05 is 1.415 nat; theirs are 0.916, 1.386, 1.609, 2.303 and 2.996.
+#[test]
+fn typical_keeps_what_is_nearest_to_the_mean_surprise() {
+    let logits = logits_of(&[0.1, 0.4, 0.05, 0.25, 0.2]);
+    let typical = |typical_p, top_k, top_p| SamplingParams {
+        typical_p,
+        top_k,
+        top_p,
+        ..SamplingParams::default()
+    };
+    for (typical_p, kept) in [
+        (0.0, vec![3]),
+        (0.24, vec![3]),
+        (0.26, vec![3, 4]),
+        (0.46, vec![1, 3, 4]),
+        (0.84, vec![1, 3, 4]),
+        (0.86, vec![0, 1, 3, 4]),
+        (0.96, vec![0, 1, 2, 3, 4]),
+    ] {
+        assert_eq!(support(&typical(typical_p, 0, 1.0), &logits), kept, "{typical_p}");
+    }
+    // Of the two likeliest alone the mean is 0.666, 0.486 and 0.956 their surprises.
+    assert_eq!(support(&typical(0.5, 2, 1.0), &logits), [1]);
+    // Top-p is a share of what is typical: 0.25 of 0.45 is 0.556.
+    assert_eq!(support(&typical(0.3, 0, 0.55), &logits), [3]);
+    assert_eq!(support(&typical(0.3, 0, 0.56), &logits), [3, 4]);
+}
+
+#[test]
+fn xtc_leaves_out_the_likely_tokens_but_the_last() {
+    let logits = logits_of(&[0.1, 0.4, 0.05, 0.25, 0.2]);
+    let excluding = |threshold, probability, top_k| SamplingParams {
+        xtc: Some(Xtc { probability, threshold }),
+        top_k,
+        ..SamplingParams::default()
+    };
+    for (threshold, kept) in [
+        (0.41, vec![0, 1, 2, 3, 4]),
+        (0.39, vec![0, 1, 2, 3, 4]),
+        (0.24, vec![0, 2, 3, 4]),
+        (0.19, vec![0, 2, 4]),
+        (0.06, vec![0, 2]),
+        (0.0, vec![2]),
+    ] {
+        assert_eq!(support(&excluding(threshold, 1.0, 0), &logits), kept, "{threshold}");
+    }
+    // Of what top-k leaves 0.25 is 0.385.
+    assert_eq!(support(&excluding(0.38, 1.0, 2), &logits), [3]);
+    assert_eq!(support(&excluding(0.39, 1.0, 2), &logits), [1, 3]);
+    assert_eq!(support(&excluding(0.0, 0.0, 2), &logits), [1, 3]);
+    let params = excluding(0.3, 0.25, 2);
+    let want = [0.0, 0.75 * 0.4 / 0.65, 0.0, 0.25 + 0.75 * 0.25 / 0.65, 0.0];
+    // 99.9 % of right samplers are below 10.8 with one degree of freedom.
+    let chi = chi_square(&params, &logits, &want, 100_000);
+    assert!(chi < 10.8, "{chi}");
+}
+
+#[test]
+fn repetitions_reach_the_draw() {
+    let params = SamplingParams {
+        dry: Some(Dry::default()),
+        ..SamplingParams::greedy()
+    };
+    let mut sampler = sampler(&params, 4);
+    sampler.accept_prompt(&[0, 1, 2, 0]).unwrap();
+    let logits = [0.0, 0.5, 1.0, 0.9];
+    let next = |sampler: &mut Sampler| sampler.sample(&logits, 0).unwrap().id;
+    assert_eq!(next(&mut sampler), 2);
+    sampler.accept(1).unwrap();
+    // 0 1 is followed by 2, which loses 0.8.
+    assert_eq!(next(&mut sampler), 3);
 }
 
 #[test]
@@ -381,6 +455,7 @@ fn penalties_reach_the_draw() {
 fn buffers_keep_their_size() {
     let params = SamplingParams {
         presence_penalty: 0.1,
+        typical_p: 0.9,
         top_p: 0.9,
         logprobs: Some(4),
         ..SamplingParams::default()
@@ -388,7 +463,7 @@ fn buffers_keep_their_size() {
     let logits: Vec<f32> = (0..5000).map(|id| (id * 7919 % 5003) as f32 / 1000.0).collect();
     let mut sampler = sampler(&params, 5000);
     sampler.sample(&logits, 0).unwrap();
-    let sizes = |sampler: &Sampler| (sampler.candidates.capacity(), sampler.adjusted.capacity());
+    let sizes = |sampler: &Sampler| (sampler.scratch.capacities(), sampler.adjusted.capacity());
     let warm = sizes(&sampler);
     for index in 1..200 {
         sampler.sample(&logits, index).unwrap();
@@ -397,8 +472,9 @@ fn buffers_keep_their_size() {
     assert_eq!(sizes(&sampler), warm);
 }
 
-/// Section "Sampling" of the arithmetic, word for word: order everything, filter one after another, draw.
-fn reference(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
+/// Section "Sampling" of the arithmetic, word for word: order everything, filter one after another, draw. `u` chooses the token, `u_xtc`
+/// whether the likely ones are left out.
+fn reference(logits: &[f32], params: &SamplingParams, u: f64, u_xtc: f64) -> u32 {
     let mut tokens: Vec<(u32, f32)> = (0..)
         .zip(logits.iter().copied())
         .filter(|token| token.1 != MASKED)
@@ -414,6 +490,29 @@ fn reference(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
     };
     if params.top_k > 0 {
         tokens.truncate(params.top_k);
+    }
+    if params.typical_p < 1.0 {
+        tokens.retain(|token| f64::from(token.1) - best > -700.0 * f64::from(params.temperature));
+        let p = probabilities(&tokens);
+        let surprise = |i: usize| -probability::ln(p[i]);
+        let mean: f64 = (0..p.len()).map(|i| p[i] * surprise(i)).sum();
+        let mut order: Vec<usize> = (0..p.len()).collect();
+        // Equal logits are equally far.
+        order.sort_by(|&a, &b| match tokens[a].1 == tokens[b].1 {
+            true => a.cmp(&b),
+            false => (surprise(a) - mean).abs().total_cmp(&(surprise(b) - mean).abs()),
+        });
+        let mut sum = 0.0;
+        let before: Vec<f64> = order.iter().map(|&i| (sum, sum += p[i]).0).collect();
+        let kept = before
+            .iter()
+            .skip(1)
+            .take_while(|&&sum| sum < f64::from(params.typical_p))
+            .count()
+            + 1;
+        let mut kept = order[..kept].to_vec();
+        kept.sort_unstable();
+        tokens = kept.into_iter().map(|i| tokens[i]).collect();
     }
     if params.top_p < 1.0 {
         let mut sum = 0.0;
@@ -432,6 +531,11 @@ fn reference(logits: &[f32], params: &SamplingParams, u: f64) -> u32 {
         .take_while(|&&p| p >= f64::from(params.min_p) * all[0])
         .count();
     tokens.truncate(kept);
+    if let Some(xtc) = params.xtc.filter(|xtc| u_xtc < f64::from(xtc.probability)) {
+        let p = probabilities(&tokens);
+        let likely = p.iter().filter(|&&p| p > 0.0 && p >= f64::from(xtc.threshold)).count();
+        tokens.drain(..likely.saturating_sub(1));
+    }
     let mut sum = 0.0;
     let drawn = probabilities(&tokens).iter().position(|p| (sum += p, sum > u).1);
     tokens[drawn.unwrap_or(tokens.len() - 1)].0
@@ -447,9 +551,12 @@ prop_compose! {
         top_k in prop_oneof![Just(0_usize), 1..20_usize, 1..500_usize],
         top_p in prop_oneof![Just(1.0_f32), 0.01_f32..1.0],
         min_p in prop_oneof![Just(0.0_f32), 0.001_f32..1.0],
+        typical_p in prop_oneof![2 => Just(1.0_f32), 1 => 0.01_f32..1.0],
+        xtc in prop::option::of((0.0_f32..1.0, 0.001_f32..0.6)),
         seed: u64,
     ) -> SamplingParams {
-        SamplingParams { temperature, top_k, top_p, min_p, seed, ..SamplingParams::default() }
+        let xtc = xtc.map(|(probability, threshold)| Xtc { probability, threshold });
+        SamplingParams { temperature, top_k, top_p, min_p, typical_p, xtc, seed, ..SamplingParams::default() }
     }
 }
 
@@ -459,9 +566,10 @@ proptest! {
     #[test]
     fn draws_equal_the_reference(logits in prop::collection::vec(logit(), 1..400), params in filters(), index: u64) {
         prop_assume!(logits.iter().any(|&logit| logit != MASKED));
-        let want = reference(&logits, &params, uniform(params.seed, index, Stream::Token));
+        let u = |stream| uniform(params.seed, index, stream);
+        let want = reference(&logits, &params, u(Stream::Token), u(Stream::Xtc));
         prop_assert_eq!(sampled(&params, &logits, index).id, want);
-        let likeliest = reference(&logits, &SamplingParams { top_k: 1, ..SamplingParams::default() }, 0.0);
+        let likeliest = reference(&logits, &SamplingParams { top_k: 1, ..SamplingParams::default() }, 0.0, 0.0);
         let greedy = SamplingParams { temperature: 0.0, ..params };
         prop_assert_eq!(sampled(&greedy, &logits, index).id, likeliest);
     }
