@@ -80,8 +80,8 @@ impl Dry {
     }
 }
 
-/// For each token, the newest first, how many tokens from it on backwards equal those from the newest on backwards: Gusfield's Z-array of the
-/// reversed sequence, in linear time ("Algorithms on strings, trees, and sequences", 1997, section 1.4).
+/// For each token, the newest first, how many tokens from it on backwards equal those from the newest on backwards: Gusfield's Z-array of
+/// the reversed sequence, in linear time ("Algorithms on strings, trees, and sequences", 1997, section 1.4).
 fn match_ends(tokens: &[u32], matches: &mut Vec<usize>) {
     let count = tokens.len();
     let at = |back: usize| tokens[count - 1 - back];
