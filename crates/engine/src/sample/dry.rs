@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(penalised(flat, &long), [(3, 0.5)]);
     }
 
-    /// The definition, word for word.
+    /// The definition, word for word, for a base of 2.
     fn reference(params: &Dry, tokens: &[u32], id: u32) -> f32 {
         let window = &tokens[tokens.len().saturating_sub(params.window.unwrap_or(usize::MAX))..];
         let common = |end: usize| {
@@ -185,7 +185,7 @@ mod tests {
         let occurrences = (0..window.len()).filter(|&at| window[at] == id);
         match occurrences.map(common).max() {
             Some(length) if length >= params.allowed_length.max(1) => {
-                params.multiplier * params.base.powi((length - params.allowed_length) as i32)
+                params.multiplier * (1_u64 << (length - params.allowed_length)) as f32
             }
             _ => 0.0,
         }
