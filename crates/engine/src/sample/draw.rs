@@ -47,7 +47,11 @@ pub(super) fn draw(logits: &[f32], max: f32, params: &SamplingParams, index: u64
         f64::INFINITY
     };
     let (kept, mass) = match params.top_p < 1.0 || params.min_p > 0.0 {
-        true => prefix(ranking.iter().map(weight), nucleus, params.min_p.into()),
+        true => {
+            // 1, unless typical sampling left out the likeliest token.
+            let largest = ranking.get(0).map_or(1.0, weight);
+            prefix(ranking.iter().map(weight), nucleus, f64::from(params.min_p) * largest)
+        }
         false => (usize::MAX, total(&mut ranking)),
     };
     let excluded = match params.xtc {

@@ -197,6 +197,14 @@ fn typical_keeps_what_is_nearest_to_the_mean_surprise() {
     // Top-p is a share of what is typical: 0.25 of 0.45 is 0.556.
     assert_eq!(support(&typical(0.3, 0, 0.55), &logits), [3]);
     assert_eq!(support(&typical(0.3, 0, 0.56), &logits), [3, 4]);
+    // Min-p compares with the likeliest of them: 0.2 is 0.8 of 0.25.
+    for (min_p, kept) in [(0.79, vec![3, 4]), (0.81, vec![3])] {
+        let params = SamplingParams {
+            min_p,
+            ..typical(0.3, 0, 1.0)
+        };
+        assert_eq!(support(&params, &logits), kept, "{min_p}");
+    }
 }
 
 #[test]
