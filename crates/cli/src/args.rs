@@ -108,7 +108,7 @@ pub struct SamplingArgs {
     #[arg(
         long,
         value_name = "P",
-        default_value_t = Xtc::default().threshold,
+        default_value_t = Xtc::DEFAULT_THRESHOLD,
         requires = "xtc_probability"
     )]
     pub xtc_threshold: f32,
@@ -190,8 +190,8 @@ impl SamplingArgs {
     pub fn params_with(&self, tokenizer: &Tokenizer) -> SamplingParams {
         let mut params = self.params();
         if let Some(dry) = &mut params.dry {
-            let texts = self.dry_breaker.iter().filter(|text| *text != "none");
-            dry.breakers = texts.flat_map(|text| tokenizer.ids_with(text)).collect();
+            let texts = self.dry_breaker.iter().map(String::as_str);
+            dry.breakers = tokenizer.ids_with(&texts.filter(|text| *text != "none").collect::<Vec<_>>());
         }
         params
     }

@@ -84,6 +84,12 @@ impl Input {
     }
 }
 
+/// XTC as it is set until told otherwise: never.
+const NO_XTC: Xtc = Xtc {
+    probability: 0.0,
+    threshold: Xtc::DEFAULT_THRESHOLD,
+};
+
 impl Settings {
     /// Changes a setting, by the name of its option.
     fn set(&mut self, name: &str, value: &str, vocabulary: usize) -> Result<(), String> {
@@ -98,8 +104,8 @@ impl Settings {
             "top-p" => sampling.top_p = number(name, value)?,
             "min-p" => sampling.min_p = number(name, value)?,
             "typical-p" => sampling.typical_p = number(name, value)?,
-            "xtc-probability" => xtc(sampling).probability = number(name, value)?,
-            "xtc-threshold" => xtc(sampling).threshold = number(name, value)?,
+            "xtc-probability" => sampling.xtc.get_or_insert(NO_XTC).probability = number(name, value)?,
+            "xtc-threshold" => sampling.xtc.get_or_insert(NO_XTC).threshold = number(name, value)?,
             "repeat-penalty" => sampling.repetition_penalty = number(name, value)?,
             "presence-penalty" => sampling.presence_penalty = number(name, value)?,
             "frequency-penalty" => sampling.frequency_penalty = number(name, value)?,
@@ -117,8 +123,7 @@ impl Settings {
     fn as_text(&self) -> String {
         let sampling = &self.sampling;
         let max_tokens = self.max_tokens.map_or("none".to_owned(), |most| most.to_string());
-        let mut of_xtc = sampling.clone();
-        let Xtc { probability, threshold } = *xtc(&mut of_xtc);
+        let Xtc { probability, threshold } = sampling.xtc.unwrap_or(NO_XTC);
         let rows: [(&str, String); 13] = [
             ("system", self.system.clone().unwrap_or_else(|| "none".to_owned())),
             ("max-tokens", max_tokens),
@@ -141,14 +146,6 @@ impl Settings {
             text
         })
     }
-}
-
-/// What is set of XTC, which happens never unless told.
-fn xtc(sampling: &mut SamplingParams) -> &mut Xtc {
-    sampling.xtc.get_or_insert(Xtc {
-        probability: 0.0,
-        ..Xtc::default()
-    })
 }
 
 fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, String> {

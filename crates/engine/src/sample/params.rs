@@ -71,11 +71,16 @@ pub struct Xtc {
     pub threshold: f32,
 }
 
+impl Xtc {
+    /// The threshold unless told otherwise.
+    pub const DEFAULT_THRESHOLD: f32 = 0.1;
+}
+
 impl Default for Xtc {
     fn default() -> Self {
         Self {
             probability: 0.5,
-            threshold: 0.1,
+            threshold: Self::DEFAULT_THRESHOLD,
         }
     }
 }

@@ -237,13 +237,13 @@ impl Tokenizer {
         self.tokens.text(id).filter(|text| !text.is_empty())
     }
 
-    /// The ids of all tokens whose text contains `part`, control tokens excepted; rising. Bytes that are no whole character count as
-    /// U+FFFD, and what a vocabulary drops at the start of a text (its space) does not count.
-    pub fn ids_with(&self, part: &str) -> Vec<u32> {
+    /// The ids of all tokens whose text contains one of `parts`, control tokens excepted; rising. Bytes that are no whole character count
+    /// as U+FFFD, and what a vocabulary drops at the start of a text (its space) does not count. Decodes the whole vocabulary once.
+    pub fn ids_with(&self, parts: &[&str]) -> Vec<u32> {
         let ids = (0..self.vocabulary_len() as u32).filter(|&id| !self.is_control(id));
         let contains = |id: &u32| {
             let text = self.decode(&[*id], SpecialTokens::Keep);
-            text.is_ok_and(|text| text.contains(part))
+            text.is_ok_and(|text| parts.iter().any(|part| text.contains(part)))
         };
         ids.filter(contains).collect()
     }
