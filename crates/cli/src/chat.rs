@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use goldcrest::files::write;
 use goldcrest::generate::Finish;
-use goldcrest_engine::sample::{SamplingParams, Xtc};
+use goldcrest_engine::sample::Xtc;
 use rustyline::config::{Behavior, Config};
 use rustyline::error::ReadlineError;
 use rustyline::{DefaultEditor, Editor};
@@ -305,6 +305,7 @@ fn history_file() -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use goldcrest_engine::sample::SamplingParams;
 
     use super::*;
 
