@@ -1,7 +1,7 @@
 //! Speed of attention on one thread: `cargo run --release -p goldcrest-kernels --example attention_speed [ISA]`.
 //!
 //! Decode: rows of one token over 4,096 positions, in millions of positions a second and in GB/s of KV pages, beside a plain read of the
-//! same pages. Prefill: 128 tokens over
+//! same pages. Prefill: 2,048 tokens over
 //! 4,096 positions, in GFLOP/s (2 operations per multiply-add of both products). The median of several rounds, by the time that the
 //! thread was on a core (Linux), so that other jobs of the machine count less.
 
@@ -38,7 +38,7 @@ fn main() {
             for group in [1, 2, 3, 4, 8] {
                 decode(kernels, &layout, group);
             }
-            prefill(kernels, &layout, 128);
+            prefill(kernels, &layout, 2048);
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::Kernels;
 use crate::dispatch::Kernel;
 use crate::math::tanh_lanes;
+use crate::panel::PANEL_ROWS;
 use crate::vector::Simd;
 
 /// A function of one lane.
@@ -120,6 +121,36 @@ impl<F: LanePairFunction> Kernel for MapRows<'_, F> {
         for row in self.rows.chunks_exact_mut(self.y.len().max(1)) {
             // SAFETY: required of the caller; a row is as long as `y`.
             unsafe { map_pairs::<S, F>(self.f, row, self.y) }
+        }
+    }
+}
+
+/// Rows that multiples of others are added to.
+pub trait ScaledRows {
+    /// A row, or the first of its elements that anything is added to, at most 16, and the factor of what is added.
+    fn row(&mut self, i: usize) -> (&mut [f32], f32);
+}
+
+/// The arguments of [`Kernels::add_scaled_rows`].
+struct AddScaledRows<'a, R> {
+    rows: &'a mut R,
+    y: &'a [[f32; PANEL_ROWS]],
+}
+
+impl<R: ScaledRows> Kernel for AddScaledRows<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (i, y) in self.y.iter().enumerate() {
+            let (x, factor) = self.rows.row(i);
+            // SAFETY: required of the caller; both are equally long, nearly always whole.
+            unsafe {
+                match <&mut [f32; PANEL_ROWS]>::try_from(&mut *x) {
+                    Ok(whole) => map_pairs::<S, _>(AddScaled(factor), whole, y),
+                    Err(_) => map_pairs::<S, _>(AddScaled(factor), x, &y[..x.len()]),
+                }
+            }
         }
     }
 }
@@ -296,6 +327,14 @@ impl Kernels {
             rows: x,
             y,
         });
+    }
+
+    /// As [`Self::add_scaled`], for rows of as many outputs as a panel has, `y`, each with a place and a factor of its own.
+    ///
+    /// # Panics
+    /// If a place is longer than 16: a caller's bug.
+    pub fn add_scaled_rows(self, rows: &mut impl ScaledRows, y: &[[f32; PANEL_ROWS]]) {
+        self.run(AddScaledRows { rows, y });
     }
 
     /// x ← cap·tanh(x / cap)

@@ -37,6 +37,7 @@ pub use attention::{
     attention_state_len, choose_largest, clear_attention_states, visible_segments, visible_slots,
 };
 pub use dispatch::Kernels;
+pub use elementwise::ScaledRows;
 pub use isa::{Isa, IsaError};
 pub use math::MathFunction;
 pub use panel::{PANEL_ROWS, PanelType};
@@ -46,3 +47,4 @@ pub use route::{GroupLimit, GroupScore, Normalise, RouteError, RouteRule, Router
 pub use sum_exp::exp_f64;
 #[cfg(any(test, feature = "counting"))]
 pub use vector::counted::count as count_operations;
+pub use vector::prefetch;

@@ -167,10 +167,30 @@ impl Activations {
                 words = end;
             }
         }
-        // No more than is needed: the memory is planned for.
+        self.resize(words);
+        (self.activation_type, self.rows, self.k) = (activation_type, rows, k);
+    }
+
+    /// Makes room for no more than is needed: the memory is planned for.
+    fn resize(&mut self, words: usize) {
         self.words.reserve_exact(words.saturating_sub(self.words.len()));
         self.words.resize(words, 0);
-        (self.activation_type, self.rows, self.k) = (activation_type, rows, k);
+    }
+
+    /// As [`Self::reset`], each row a group of its own, from which [`ActivationGroupMut::copy`] takes it.
+    ///
+    /// # Panics
+    /// As [`Self::reset`].
+    pub fn reset_apart(&mut self, activation_type: ActivationType, rows: usize, k: usize) {
+        self.reset(activation_type, 0, k);
+        let row_words = activation_type.row_words(k);
+        self.groups.reserve_exact(rows);
+        self.groups.extend((0..rows).map(|row| GroupPlace {
+            rows: row..row + 1,
+            words: row.saturating_mul(row_words)..(row + 1).saturating_mul(row_words),
+        }));
+        self.resize(rows.saturating_mul(row_words));
+        self.rows = rows;
     }
 
     /// Packs `x`, rows of `k` values one after the other.
@@ -334,6 +354,26 @@ impl ActivationGroupMut<'_> {
             ActivationType::F32 => interleave(x, self.rows, self.k, self.words),
         }
     }
+
+    /// Copies rows that are packed already, as many as the group has.
+    ///
+    /// # Panics
+    /// If `from` was not made by [`Activations::reset_apart`] with the same type and `k`, or does not have the rows: a caller's bug.
+    pub fn copy(self, from: &Activations, rows: impl Iterator<Item = usize>) {
+        let same = (from.activation_type, from.k) == (self.activation_type, self.k);
+        assert!(
+            same && from.groups.len() == from.rows,
+            "rows of another kind, or in groups"
+        );
+        let row_words = from.activation_type.row_words(from.k);
+        let stride = interleaved(self.rows);
+        for (i, row) in rows.take(self.rows).enumerate() {
+            let words = &from.words[row * row_words..][..row_words];
+            for (to, word) in self.words.chunks_exact_mut(stride).zip(words) {
+                to[i] = *word;
+            }
+        }
+    }
 }
 
 /// `[rows][k]` to `[k][interleaved]`.
@@ -477,6 +517,32 @@ mod tests {
             second,
             [6.0, 8.0, 10.0, 12.0, 14.0, 16.0, 7.0, 9.0, 11.0, 13.0, 15.0, 17.0]
         );
+    }
+
+    #[test]
+    fn a_group_copied_from_packed_rows_is_the_group_packed() {
+        let (k, kernels) = (64, Kernels::best());
+        let values: Vec<f32> = (0..20 * k).map(|i| ((i * 37) % 101) as f32 - 50.0).collect();
+        for activation_type in [ActivationType::Q8, ActivationType::F32] {
+            let mut apart = Activations::new();
+            apart.reset_apart(activation_type, 20, k);
+            for group in apart.groups_mut() {
+                let row = group.first_row();
+                group.pack(kernels, &values[row * k..][..k]);
+            }
+            for rows in 1..=GROUP_ROWS_MAX {
+                let chosen = |i: usize| (i * 7 + rows) % 20;
+                let gathered: Vec<f32> = (0..rows).flat_map(|i| &values[chosen(i) * k..][..k]).copied().collect();
+                let mut packed = Activations::new();
+                packed.pack(kernels, activation_type, &gathered, k);
+                let mut copied = Activations::new();
+                copied.reset(activation_type, rows, k);
+                for group in copied.groups_mut() {
+                    group.copy(&apart, (0..rows).map(chosen));
+                }
+                assert_eq!(copied.words, packed.words, "{rows} rows");
+            }
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ use crate::scalar::attention::Query;
 use crate::vector::counted::count;
 use crate::{
     Activation, ActivationType, Activations, CausalConv, Columns, ColumnsMut, Decay, GatedActivation, IndexQuery, Isa,
-    Kernels, KvElement, KvLayout, LinearStep, MathFunction, Normalise, QueryRow, RouteRule, Router, SEGMENT_POSITIONS,
-    ScanStep, ScoreRule, Scoring, SeenSlots, Visible, Xielu, attention_state_len, clear_attention_states, matmul,
-    quantize, scalar, visible_slots,
+    Kernels, KvElement, KvLayout, LinearStep, MathFunction, Normalise, PANEL_ROWS, QueryRow, RouteRule, Router,
+    SEGMENT_POSITIONS, ScaledRows, ScanStep, ScoreRule, Scoring, SeenSlots, Visible, Xielu, attention_state_len,
+    clear_attention_states, matmul, quantize, scalar, visible_slots,
 };
 
 /// What runs kernels: the instruction sets of this machine, and 16 lanes of plain Rust.
@@ -148,6 +148,7 @@ fn elementwise(stamps: &mut Stamps, [rows, row_len]: [usize; 2], numbers: &mut N
     stamps.compare_in_place("add_scaled", &x, &zip(|x, y| y.mul_add(1.3, x)), |kernels, x| {
         kernels.add_scaled(x, 1.3, &y);
     });
+    scaled_rows(stamps, rows, numbers);
     stamps.compare_in_place("add_bias", &x, &zip_vector(|x, y| x + y), |kernels, x| {
         kernels.add_bias(x, &vector);
     });
@@ -488,6 +489,31 @@ fn routers(stamps: &mut Stamps, [rows, experts]: [usize; 2], numbers: &mut Numbe
 }
 
 /// Rows as words for products: 8-bit blocks of the oracle, whose scales and sums lie beside them.
+fn scaled_rows(stamps: &mut Stamps, rows: usize, numbers: &mut Numbers) {
+    /// Places of some width, the last row first, factors rising.
+    struct Places<'a>(&'a mut [f32], usize);
+    fn factor(i: usize) -> f32 {
+        i as f32 + 0.3
+    }
+    impl ScaledRows for Places<'_> {
+        fn row(&mut self, i: usize) -> (&mut [f32], f32) {
+            (self.0.chunks_exact_mut(self.1).nth_back(i).unwrap(), factor(i))
+        }
+    }
+    let y = numbers.take(rows * PANEL_ROWS);
+    let y = y.as_chunks().0;
+    for width in [PANEL_ROWS, 11] {
+        let x = numbers.take(rows * width);
+        let mut expected = x.clone();
+        for (i, (x, y)) in expected.chunks_exact_mut(width).rev().zip(y).enumerate() {
+            x.iter_mut().zip(y).for_each(|(x, y)| *x = y.mul_add(factor(i), *x));
+        }
+        stamps.compare_in_place("add_scaled_rows", &x, &expected, |kernels, x| {
+            kernels.add_scaled_rows(&mut Places(x, width), y);
+        });
+    }
+}
+
 fn packing(rows: usize, numbers: &mut Numbers) {
     const K: usize = 64;
     let x = numbers.take(rows * K);

@@ -16,8 +16,8 @@ use super::{Call, Row, split_buffers};
 use crate::pool::{Part, Parts, Tiles};
 use crate::{Cpu, CpuError, State};
 
-/// Most query rows that read a page side by side.
-const TILE_ROWS: usize = 32;
+/// Most query rows that read a page side by side: whole tiles of the kernel, which has 6 rows or 12.
+const TILE_ROWS: usize = 48;
 
 /// Pairs of a token and a KV head, for each thread, below which the threads share segments instead.
 const FEW_TILES: usize = 4;

@@ -1,20 +1,20 @@
-//! Mixtures of experts: the choice, and the chosen experts with their rows side by side.
+//! Mixtures of experts: the chosen experts with their rows side by side.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use goldcrest_kernels::{
-    ActivationType, Activations as Packed, GROUP_ROWS_MAX, GroupLimit, GroupScore, Normalise, PANEL_ROWS,
-    RouteRule as KernelRule, Router, Scoring,
+    ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, Kernels, PANEL_ROWS, ScaledRows,
 };
 use goldcrest_model::plan::{ExpertBank, ExpertLinears, ExpertsId, MatrixId, Op, Plan, VectorId};
-use goldcrest_model::spec::{self, Gating};
+use goldcrest_model::spec::Gating;
 
 use super::Call;
 use super::elementwise::{gated_kernel, kernel};
-use super::matmul::{Weighted, activation_type, multiply, pack_groups};
+use super::matmul::{Target, Weighted, activation_type, multiply, multiply_into, pack_groups, share_groups};
 use super::products::{TILE_WEIGHT_BYTES, TILES_PER_THREAD, each_pair, each_row, part, tile_columns};
 use super::size::{Calls, resize_exact};
-use crate::pool::{SharedTile, SharedTiles, TileOrder, of_rows};
+use crate::pool::{Part, SharedTile, SharedTiles, TileOrder, Tiles, of_rows};
 use crate::streamed::{Lease, Projection, WeightStore};
 use crate::{Cpu, CpuError, Program};
 
@@ -28,12 +28,12 @@ const BATCH_CHOICES: usize = 512;
 /// Memory of expert ops that outlives a call.
 #[derive(Default)]
 pub struct ExpertScratch {
-    scores: Vec<f32>,
-    ids: Vec<u32>,
+    pub scores: Vec<f32>,
+    pub ids: Vec<u32>,
     /// Of the router that ran last, in rising order of experts, then of rows.
-    choices: Vec<Choice>,
+    pub choices: Vec<Choice>,
     /// The first of these experts, where they are read when they are wanted.
-    leases: Vec<Lease>,
+    pub leases: Vec<Lease>,
     batch: BatchScratch,
 }
 
@@ -46,107 +46,44 @@ impl ExpertScratch {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let BatchScratch {
+            rows,
             packed,
-            input,
+            weighed,
             gate,
             up,
-            output,
             ..
         } = &self.batch;
-        let numbers = [input, gate, up, output].map(Vec::capacity).iter().sum::<usize>();
-        numbers * size_of::<f32>() + packed.held_bytes() + self.choices.capacity() * size_of::<Choice>()
+        let numbers = [weighed, gate, up].map(Vec::capacity).iter().sum::<usize>();
+        let packed = rows.held_bytes() + packed.held_bytes();
+        numbers * size_of::<f32>() + packed + self.choices.capacity() * size_of::<Choice>()
     }
 }
 
 /// That an expert looks at a row of the call.
 #[derive(Clone, Copy)]
-struct Choice {
-    expert: usize,
-    row: usize,
-    weight: f32,
+pub struct Choice {
+    pub expert: usize,
+    pub row: usize,
+    pub weight: f32,
 }
 
 /// Memory of some choices, each a row.
 #[derive(Default)]
 struct BatchScratch {
+    /// The rows of the call, each packed once for all experts that look at it.
+    rows: Packed,
     /// Where the rows of each expert begin, and the end of the last.
     cuts: Vec<usize>,
     packed: Packed,
-    /// `[choices, hidden]`
-    input: Vec<f32>,
+    /// `[choices, hidden]`, where inputs are weighed.
+    weighed: Vec<f32>,
     /// `[choices, width]`
     gate: Vec<f32>,
     /// `[choices, width]`
     up: Vec<f32>,
-    /// `[choices, hidden]`
-    output: Vec<f32>,
 }
 
 impl Call<'_, '_> {
-    pub fn route(&mut self, op: &Op) -> Result<(), CpuError> {
-        let Op::Route {
-            experts: bank,
-            rule,
-            correction,
-            expert_scale,
-            logits,
-            ids,
-            weights,
-        } = *op
-        else {
-            return Ok(());
-        };
-        let program = self.program;
-        let kernel_rule = kernel_rule(&rule);
-        let [correction, expert_scale] = [correction, expert_scale].map(|id| id.map(|id| program.weights.vector(id)));
-        let rows = self.scratch.rows.len();
-        let k = rule.top_k;
-        let super::Scratch { buffers, experts, .. } = &mut *self.scratch;
-        let [logits, ids, weights] = buffers
-            .get_disjoint_mut([logits.0, ids.0, weights.0])
-            .expect("an op's buffers differ");
-        kernel_rule.check(rule.experts, k).map_err(CpuError::RouteRule)?;
-        experts.ids.resize(k, 0);
-        let router = Router {
-            rule: &kernel_rule,
-            correction,
-            per_expert: expert_scale,
-        };
-        for row in 0..rows {
-            let (logits, weights) = (
-                &logits[row * rule.experts..][..rule.experts],
-                &mut weights[row * k..][..k],
-            );
-            self.cpu
-                .kernels
-                .route(&router, logits, &mut experts.ids, weights, &mut experts.scores)
-                .map_err(|source| CpuError::Route { row, source })?;
-            for (to, id) in ids[row * k..][..k].iter_mut().zip(&experts.ids) {
-                *to = *id as f32;
-            }
-        }
-        experts.choices.clear();
-        experts.choices.reserve_exact(rows * k);
-        let chosen = ids[..rows * k].iter().zip(&weights[..rows * k]);
-        experts
-            .choices
-            .extend(chosen.enumerate().map(|(i, (id, weight))| Choice {
-                expert: *id as usize,
-                row: i / k,
-                weight: *weight,
-            }));
-        experts
-            .choices
-            .sort_unstable_by_key(|choice| (choice.expert, choice.row));
-        if let Some(streamed) = StreamedExperts::of(program, bank) {
-            streamed.choose(&experts.choices);
-            if streamed.is_asked_early() {
-                experts.leases = streamed.acquire(streamed.batch(&experts.choices).0);
-            }
-        }
-        Ok(())
-    }
-
     /// Experts in rising id, each over all rows that chose it, so that every row's sum grows in the order of the definition.
     pub fn experts(&mut self, op: &Op) -> Result<(), CpuError> {
         let Op::Experts {
@@ -205,7 +142,7 @@ fn split_batch(choices: &[Choice], most_experts: usize) -> (&[Choice], &[Choice]
 }
 
 /// The experts of an op that are read when they are wanted.
-struct StreamedExperts<'a> {
+pub struct StreamedExperts<'a> {
     program: &'a Program,
     store: &'a WeightStore,
     bank: usize,
@@ -214,7 +151,7 @@ struct StreamedExperts<'a> {
 }
 
 impl<'a> StreamedExperts<'a> {
-    fn of(program: &'a Program, bank: ExpertsId) -> Option<StreamedExperts<'a>> {
+    pub fn of(program: &'a Program, bank: ExpertsId) -> Option<StreamedExperts<'a>> {
         Some(StreamedExperts {
             program,
             store: program.store.as_ref()?,
@@ -225,7 +162,7 @@ impl<'a> StreamedExperts<'a> {
 
     /// Whether experts are asked for as soon as it is known which. What is resident runs in the meantime; where that is streamed too, it
     /// comes first.
-    fn is_asked_early(&self) -> bool {
+    pub fn is_asked_early(&self) -> bool {
         self.program.ahead_limits.is_none()
     }
 
@@ -238,11 +175,11 @@ impl<'a> StreamedExperts<'a> {
         (self.store.capacity() / 2).max(1)
     }
 
-    fn batch<'c>(&self, choices: &'c [Choice]) -> (&'c [Choice], &'c [Choice]) {
+    pub fn batch<'c>(&self, choices: &'c [Choice]) -> (&'c [Choice], &'c [Choice]) {
         split_batch(choices, self.most_of_batch())
     }
 
-    fn choose(&self, choices: &[Choice]) {
+    pub fn choose(&self, choices: &[Choice]) {
         self.store.choose(self.bank, self.chosen(choices));
     }
 
@@ -253,7 +190,7 @@ impl<'a> StreamedExperts<'a> {
         chosen.filter(|(expert, _)| *expert < self.count)
     }
 
-    fn acquire(&self, choices: &[Choice]) -> Vec<Lease> {
+    pub fn acquire(&self, choices: &[Choice]) -> Vec<Lease> {
         let wanted: Vec<usize> = self.chosen(choices).map(|(expert, _)| expert).collect();
         self.store.acquire(self.bank, &wanted)
     }
@@ -278,12 +215,18 @@ pub fn most_expert_bytes(plan: &Plan, op: &Op, calls: Calls) -> usize {
     let of_batch = all.min(BATCH_CHOICES.max(calls.max_rows));
     // Rows of an expert lie in groups, each with room for a power of two: for eight where there are five.
     let packed_rows = of_batch.saturating_add(of_batch.saturating_mul(3) / 5);
-    let packed = Packed::most_bytes(activation_type(activations), packed_rows, hidden.max(width));
-    let numbers = of_batch.saturating_mul(2 * (hidden + width));
+    let kind = activation_type(activations);
+    let packed = Packed::most_bytes(kind, packed_rows, hidden.max(width));
+    let (rows, weighed) = match bank.weigh_input {
+        true => (0, hidden),
+        false => (Packed::most_bytes(kind, calls.max_rows, hidden), 0),
+    };
+    let numbers = of_batch.saturating_mul(2 * width + weighed);
     let choices = all.saturating_mul(size_of::<Choice>());
     numbers
         .saturating_mul(size_of::<f32>())
         .saturating_add(packed)
+        .saturating_add(rows)
         .saturating_add(choices)
 }
 
@@ -319,6 +262,7 @@ impl ExpertRun<'_> {
         if leases.is_empty() {
             leases = acquire(now);
         }
+        self.pack_rows(&mut batch.rows)?;
         while !now.is_empty() {
             let (next, later) = split(rest);
             let ahead = is_room_for_two.then(|| acquire(next));
@@ -344,11 +288,8 @@ impl ExpertRun<'_> {
             .weights
             .matrix(MatrixId(self.bank.up.matrices.start))
             .outputs;
-        resize_exact(&mut scratch.input, choices.len() * self.hidden);
         scratch.packed.reset_cut(self.kind, &scratch.cuts, self.hidden);
-        pack_groups(self.cpu, &mut scratch.input, &mut scratch.packed, &|first, rows| {
-            self.gather(&choices[first..], rows);
-        })?;
+        self.pack_inputs(choices, scratch)?;
         self.inner(choices, leases, scratch, width)?;
         let inner = match self.bank.gating {
             Gating::Gated { .. } => &mut scratch.gate,
@@ -359,14 +300,43 @@ impl ExpertRun<'_> {
         self.outer(choices, leases, scratch, out)
     }
 
-    /// The rows that the first of `choices` look at.
-    fn gather(&self, choices: &[Choice], rows: &mut [f32]) {
-        for (choice, row) in choices.iter().zip(rows.chunks_exact_mut(self.hidden)) {
-            row.copy_from_slice(&self.input[choice.row * self.hidden..][..self.hidden]);
-            if self.bank.weigh_input {
+    /// Packs the rows of the call, for [`Self::pack_inputs`] to copy: a row is seen by several experts.
+    fn pack_rows(&self, rows: &mut Packed) -> Result<(), CpuError> {
+        if self.bank.weigh_input {
+            return Ok(());
+        }
+        let (cpu, hidden) = (self.cpu, self.hidden);
+        let count = self.input.len() / hidden;
+        rows.reset_apart(self.kind, count, hidden);
+        share_groups(cpu, count, rows.groups_mut(), &|group: ActivationGroupMut| {
+            let row = group.first_row();
+            group.pack(cpu.kernels, &self.input[row * hidden..][..hidden]);
+        })
+    }
+
+    /// Packs the rows that `choices` look at, those of an expert side by side.
+    fn pack_inputs(&self, choices: &[Choice], scratch: &mut BatchScratch) -> Result<(), CpuError> {
+        let BatchScratch {
+            rows, packed, weighed, ..
+        } = scratch;
+        if !self.bank.weigh_input {
+            return share_groups(
+                self.cpu,
+                choices.len(),
+                packed.groups_mut(),
+                &|group: ActivationGroupMut| {
+                    let of_group = &choices[group.first_row()..];
+                    group.copy(rows, of_group.iter().map(|choice| choice.row));
+                },
+            );
+        }
+        resize_exact(weighed, choices.len() * self.hidden);
+        pack_groups(self.cpu, weighed, packed, &|first, rows| {
+            for (choice, row) in choices[first..].iter().zip(rows.chunks_exact_mut(self.hidden)) {
+                row.copy_from_slice(&self.input[choice.row * self.hidden..][..self.hidden]);
                 self.cpu.kernels.scale(row, choice.weight);
             }
-        }
+        })
     }
 
     /// What the down projections see, in `gate` or, without gates, in `up`: one region. Experts that are there come first.
@@ -459,46 +429,54 @@ impl ExpertRun<'_> {
         out: &mut [f32],
     ) -> Result<(), CpuError> {
         let BatchScratch {
-            cuts,
-            packed,
-            input,
-            output,
-            ..
+            cuts, packed, weighed, ..
         } = scratch;
-        let (cpu, packed, input, hidden) = (self.cpu, &*packed, &*input, self.hidden);
+        let (cpu, packed, weighed, hidden) = (self.cpu, &*packed, &*weighed, self.hidden);
         let panel_bytes = self.panel_bytes(Projection::Down);
         let weights = hidden.div_ceil(PANEL_ROWS) * panel_bytes;
         let has_groups = choices.len() > GROUP_ROWS_MAX;
         let tile_bytes = has_groups.then_some(weights / (TILES_PER_THREAD * cpu.threads()));
         let tile_columns = tile_columns(hidden, panel_bytes, tile_bytes, cpu.threads());
-        let mut tiles = SharedTiles::of_columns(hidden, tile_columns);
-        resize_exact(output, choices.len() * hidden);
-        tiles.set(0, output);
-        tiles.set(1, out);
+        let tiles = Tiles::new(out, hidden, (usize::MAX, tile_columns));
         cpu.pool.run(&|_| {
-            while let Some([Some(mut output), Some(mut out), ..]) = tiles.next() {
-                let columns = out.columns();
+            while let Some(mut out) = tiles.next() {
                 for (i, rows) in cuts.windows(2).enumerate() {
-                    let expert = choices[rows[0]].expert;
+                    let rows = rows[0]..rows[1];
+                    let expert = choices[rows.start].expert;
                     if expert < self.bank.count {
                         let down = self.weighted(Projection::Down, (expert, leases.get(i)));
-                        for run in packed.runs_of(rows[0]..rows[1]) {
-                            multiply(cpu, &down, run, (&mut output, 0));
+                        for run in packed.runs_of(rows) {
+                            let columns = out.columns();
+                            let mut sums = Sums {
+                                choices,
+                                weigh_input: self.bank.weigh_input,
+                                out: &mut out,
+                                first: columns.start,
+                            };
+                            multiply_into(cpu, &down, run, columns, &mut sums);
                         }
-                    }
-                    for (index, choice) in choices.iter().enumerate().take(rows[1]).skip(rows[0]) {
-                        // An id beyond the experts returns its input.
-                        let update = match expert < self.bank.count {
-                            true => output.row_mut(index),
-                            false => &input[index * hidden..][columns.clone()],
-                        };
-                        let weight = if self.bank.weigh_input { 1.0 } else { choice.weight };
-                        cpu.kernels.add_scaled(out.row_mut(choice.row), weight, update);
+                    } else {
+                        self.add_inputs(choices, rows, weighed, &mut out);
                     }
                 }
             }
         })?;
         Ok(())
+    }
+
+    /// Adds what an id beyond the experts returns: its input.
+    fn add_inputs(&self, choices: &[Choice], range: Range<usize>, weighed: &[f32], out: &mut Part<f32>) {
+        for index in range {
+            let Choice { row, weight, .. } = choices[index];
+            let (inputs, row, weight) = match self.bank.weigh_input {
+                true => (weighed, index, 1.0),
+                false => (self.input, row, weight),
+            };
+            let input = &inputs[row * self.hidden..][out.columns()];
+            self.cpu
+                .kernels
+                .add_scaled(out.row_mut(choices[index].row), weight, input);
+        }
     }
 
     /// Bytes of a panel of the experts' matrices of a projection.
@@ -527,30 +505,44 @@ impl ExpertRun<'_> {
     }
 }
 
-/// The kernel's words for a rule.
-fn kernel_rule(rule: &spec::RouteRule) -> KernelRule {
-    KernelRule {
-        scoring: match rule.scoring {
-            spec::Scoring::Softmax => Scoring::Softmax,
-            spec::Scoring::SoftmaxOfChosen => Scoring::SoftmaxOfChosen,
-            spec::Scoring::Sigmoid => Scoring::Sigmoid,
-            spec::Scoring::SigmoidOfChosen => Scoring::SigmoidOfChosen,
-            spec::Scoring::SqrtSoftplus => Scoring::SqrtSoftplus,
-            spec::Scoring::SparseMixer { jitter } => Scoring::SparseMixer { jitter },
-        },
-        groups: rule.groups.map(|groups| GroupLimit {
-            count: groups.count,
-            keep: groups.keep,
-            score: match groups.score {
-                spec::GroupScore::Max => GroupScore::Max,
-                spec::GroupScore::SumOfBestTwo => GroupScore::SumOfBestTwo,
-            },
-        }),
-        normalise: match rule.normalise {
-            spec::Normalise::None => Normalise::None,
-            spec::Normalise::Sum { eps } => Normalise::Sum { eps },
-            spec::Normalise::AtLeast { least } => Normalise::AtLeast { min: least },
-        },
-        scale: rule.scale,
+/// Some columns of the sums of rows, from the `first` on, to which the outputs of experts that the rows chose are added.
+struct Sums<'a, 'p> {
+    choices: &'a [Choice],
+    weigh_input: bool,
+    out: &'a mut Part<'p, f32>,
+    first: usize,
+}
+
+impl Target for Sums<'_, '_> {
+    fn place(&mut self, index: usize, outputs: &Range<usize>) -> &mut [f32] {
+        &mut self.out.row_mut(self.choices[index].row)[outputs.start - self.first..][..outputs.len()]
+    }
+
+    fn put(&mut self, kernels: Kernels, first: usize, outputs: &Range<usize>, products: &[[f32; PANEL_ROWS]]) {
+        let mut rows = OfChoices {
+            sums: self,
+            first,
+            outputs,
+        };
+        kernels.add_scaled_rows(&mut rows, products);
+    }
+}
+
+/// Some outputs of [`Sums`] of choices from the `first` on.
+struct OfChoices<'a, 's, 'p> {
+    sums: &'a mut Sums<'s, 'p>,
+    first: usize,
+    outputs: &'a Range<usize>,
+}
+
+impl ScaledRows for OfChoices<'_, '_, '_> {
+    #[inline]
+    fn row(&mut self, i: usize) -> (&mut [f32], f32) {
+        let index = self.first + i;
+        let factor = match self.sums.weigh_input {
+            true => 1.0,
+            false => self.sums.choices[index].weight,
+        };
+        (self.sums.place(index, self.outputs), factor)
     }
 }

@@ -1,7 +1,10 @@
 //! Matrix products: the input is packed once, then the threads share the output columns.
 
+use std::ops::Range;
+
 use goldcrest_kernels::{
-    ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, GroupRun, PANEL_ROWS, RUN_ROWS_MAX,
+    ActivationGroupMut, ActivationType, Activations as Packed, GROUP_ROWS_MAX, GroupRun, Kernels, PANEL_ROWS,
+    RUN_ROWS_MAX, prefetch,
 };
 use goldcrest_model::plan::{Activations, MatrixId};
 
@@ -66,19 +69,27 @@ pub fn pack_groups(
     packed: &mut Packed,
     prepare: &(dyn Fn(usize, &mut [f32]) + Sync),
 ) -> Result<(), CpuError> {
-    let k = packed.k();
-    let few = packed.rows() <= GROUP_ROWS_MAX;
+    let (k, rows) = (packed.k(), packed.rows());
     let mut rest = x;
-    let mut groups = packed.groups_mut().map(|group: ActivationGroupMut| {
+    let groups = packed.groups_mut().map(|group| {
         let (rows, after) = std::mem::take(&mut rest).split_at_mut(group.rows() * k);
         rest = after;
         (group, rows)
     });
-    let pack = |(group, rows): (ActivationGroupMut, &mut [f32])| {
+    share_groups(cpu, rows, groups, &|(group, rows): (ActivationGroupMut, &mut [f32])| {
         prepare(group.first_row(), rows);
         group.pack(cpu.kernels, rows);
-    };
-    if few {
+    })
+}
+
+/// Runs `pack` on each of the `groups` of `rows` rows, on all threads where that pays.
+pub fn share_groups<T: Send>(
+    cpu: &Cpu,
+    rows: usize,
+    mut groups: impl ExactSizeIterator<Item = T>,
+    pack: &(impl Fn(T) + Sync),
+) -> Result<(), CpuError> {
+    if rows <= GROUP_ROWS_MAX {
         groups.for_each(pack);
         return Ok(());
     }
@@ -144,48 +155,100 @@ impl<'a> Weighted<'a> {
     }
 }
 
-/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a run.
-pub fn multiply(cpu: &Cpu, weighted: &Weighted, run: GroupRun, out: (&mut Part<f32>, usize)) {
-    // Few rows, as in decoding, are not to clear the room that many need.
-    match run.rows() {
-        ..=GROUP_ROWS_MAX => multiply_in(&mut [0.0; GROUP_ROWS_MAX * PANEL_ROWS], cpu, weighted, run, out),
-        _ => multiply_in(&mut [0.0; RUN_ROWS_MAX * PANEL_ROWS], cpu, weighted, run, out),
+/// Where products go.
+pub trait Target {
+    /// The place of the products of some outputs with a row.
+    fn place(&mut self, row: usize, outputs: &Range<usize>) -> &mut [f32];
+
+    /// Puts the products of some outputs with rows from `first_row` on there; of a last panel those that have no output are left over.
+    fn put(&mut self, kernels: Kernels, first_row: usize, outputs: &Range<usize>, products: &[[f32; PANEL_ROWS]]);
+}
+
+/// A rectangle of a matrix, whose columns are outputs from the `first`-th on.
+struct Rectangle<'a, 'p> {
+    out: &'a mut Part<'p, f32>,
+    first: usize,
+}
+
+impl Target for Rectangle<'_, '_> {
+    fn place(&mut self, row: usize, outputs: &Range<usize>) -> &mut [f32] {
+        &mut self.out.row_mut(row)[outputs.start - self.first..][..outputs.len()]
+    }
+
+    fn put(&mut self, _: Kernels, first_row: usize, outputs: &Range<usize>, products: &[[f32; PANEL_ROWS]]) {
+        for (i, products) in products.iter().enumerate() {
+            let place = self.place(first_row + i, outputs);
+            // Of a length that the compiler knows, which is nearly always: no call.
+            match <&mut [f32; PANEL_ROWS]>::try_from(&mut *place) {
+                Ok(whole) => *whole = *products,
+                Err(_) => place.copy_from_slice(&products[..place.len()]),
+            }
+        }
     }
 }
 
-/// As [`multiply`], by way of `products`, which has room for the run.
+/// The columns of `out`, whose column `base` is the matrix's first output, and of its rows those of a run.
+pub fn multiply(cpu: &Cpu, weighted: &Weighted, run: GroupRun, (out, base): (&mut Part<f32>, usize)) {
+    let outputs = out.columns().start - base..out.columns().end - base;
+    let first = outputs.start;
+    multiply_into(cpu, weighted, run, outputs, &mut Rectangle { out, first });
+}
+
+/// Some outputs of every row of a run, a panel of weights after the other.
+pub fn multiply_into(cpu: &Cpu, weighted: &Weighted, run: GroupRun, outputs: Range<usize>, target: &mut impl Target) {
+    // Few rows, as in decoding, are not to clear the room that many need.
+    match run.rows() {
+        ..=GROUP_ROWS_MAX => {
+            multiply_in(
+                &mut [[0.0; PANEL_ROWS]; GROUP_ROWS_MAX],
+                cpu,
+                weighted,
+                run,
+                outputs,
+                target,
+            );
+        }
+        _ => multiply_in(
+            &mut [[0.0; PANEL_ROWS]; RUN_ROWS_MAX],
+            cpu,
+            weighted,
+            run,
+            outputs,
+            target,
+        ),
+    }
+}
+
+/// As [`multiply_into`], by way of `products`, which has room for the run.
 fn multiply_in(
-    products: &mut [f32],
+    products: &mut [[f32; PANEL_ROWS]],
     cpu: &Cpu,
     weighted: &Weighted,
     run: GroupRun,
-    (out, base): (&mut Part<f32>, usize),
+    outputs: Range<usize>,
+    target: &mut impl Target,
 ) {
     let Weighted { panels, bias, .. } = weighted;
-    let columns = out.columns().start - base..out.columns().end - base;
-    let products = &mut products[..run.rows() * PANEL_ROWS];
-    for index in columns.start / PANEL_ROWS..columns.end.div_ceil(PANEL_ROWS) {
-        let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(columns.end);
-        let bias = bias.map(|bias| &bias[outputs.clone()]);
-        cpu.kernels
-            .matmul(panels.panel_type, weighted.panel(index), run, products);
-        for (row, products) in run.row_range().zip(products.as_chunks().0) {
-            let target = &mut out.row_mut(row)[outputs.start - columns.start..][..outputs.len()];
-            store(products, bias, target);
+    let rows = run.row_range();
+    let products = &mut products[..rows.len()];
+    for index in outputs.start / PANEL_ROWS..outputs.end.div_ceil(PANEL_ROWS) {
+        let outputs = index * PANEL_ROWS..((index + 1) * PANEL_ROWS).min(outputs.end);
+        if rows.len() > GROUP_ROWS_MAX {
+            // A line of each of many rows, far from each other: they come while the panel is multiplied.
+            rows.clone().for_each(|row| prefetch(target.place(row, &outputs)));
         }
-    }
-}
-
-/// Copies a row of products to its place, adding the bias.
-fn store(row: &[f32; PANEL_ROWS], bias: Option<&[f32]>, target: &mut [f32]) {
-    if let Some(bias) = bias {
-        for (out, (x, b)) in target.iter_mut().zip(row.iter().zip(bias)) {
-            *out = x + b;
+        cpu.kernels.matmul(
+            panels.panel_type,
+            weighted.panel(index),
+            run,
+            products.as_flattened_mut(),
+        );
+        if let Some(bias) = bias {
+            for products in &mut *products {
+                let pairs = products.iter_mut().zip(&bias[outputs.clone()]);
+                pairs.for_each(|(product, bias)| *product += bias);
+            }
         }
-    } else if let Ok(whole) = <&mut [f32; PANEL_ROWS]>::try_from(&mut *target) {
-        // Of a length that the compiler knows, which is nearly always: no call.
-        *whole = *row;
-    } else {
-        target.copy_from_slice(&row[..target.len()]);
+        target.put(cpu.kernels, rows.start, &outputs, products);
     }
 }

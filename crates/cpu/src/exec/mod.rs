@@ -8,6 +8,7 @@ mod heads;
 mod matmul;
 mod products;
 mod recurrent;
+mod route;
 mod rows;
 mod size;
 mod steer;

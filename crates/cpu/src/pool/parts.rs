@@ -310,8 +310,8 @@ pub const MOST_MATRICES: usize = 4;
 /// Matrices of one shape, cut alike into tiles, which threads claim one after another.
 pub struct SharedTiles<'a, T> {
     matrices: [Option<Matrix<'a, T>>; MOST_MATRICES],
-    /// Where ranges of rows begin, and the end of the last; none: a tile has all rows of each matrix, whose numbers may differ.
-    row_cuts: Option<&'a [usize]>,
+    /// Where ranges of rows begin, and the end of the last.
+    row_cuts: &'a [usize],
     /// Of the matrices.
     width: usize,
     /// Those that are cut into tiles.
@@ -363,29 +363,12 @@ impl<'a, T> SharedTiles<'a, T> {
         let row_ranges = row_cuts.len().saturating_sub(1);
         Self {
             matrices: Default::default(),
-            row_cuts: Some(row_cuts),
+            row_cuts,
             width,
             counter: TileCounter::new(row_ranges * columns.len().div_ceil(tile_columns)),
             columns,
             tile_columns,
             order,
-        }
-    }
-
-    /// Tiles of all rows and of `tile_columns` of `columns` columns, the last of them perhaps fewer. No matrix yet.
-    ///
-    /// # Panics
-    /// If `tile_columns` is 0.
-    #[must_use]
-    pub fn of_columns(columns: usize, tile_columns: usize) -> Self {
-        Self {
-            matrices: Default::default(),
-            row_cuts: None,
-            width: columns,
-            columns: 0..columns,
-            tile_columns,
-            order: TileOrder::Columns,
-            counter: TileCounter::new(columns.div_ceil(tile_columns)),
         }
     }
 
@@ -395,9 +378,7 @@ impl<'a, T> SharedTiles<'a, T> {
     /// If it does not have the columns, or the rows up to the last cut, or `index` is not below [`MOST_MATRICES`].
     pub fn set(&mut self, index: usize, slice: &'a mut [T]) {
         let matrix = Matrix::new(slice, self.width);
-        if let Some(cuts) = self.row_cuts {
-            assert_eq!(Some(&matrix.rows), cuts.last(), "rows of a matrix");
-        }
+        assert_eq!(Some(&matrix.rows), self.row_cuts.last(), "rows of a matrix");
         self.matrices[index] = Some(matrix);
     }
 
@@ -405,18 +386,18 @@ impl<'a, T> SharedTiles<'a, T> {
     pub fn next(&self) -> Option<SharedTile<'a, T>> {
         let tile = self.counter.next()?;
         let column_tiles = self.columns.len().div_ceil(self.tile_columns);
-        let row_ranges = self.row_cuts.map_or(1, |cuts| cuts.len().saturating_sub(1));
+        let row_ranges = self.row_cuts.len().saturating_sub(1);
         let (row_range, column_tile) = match self.order {
             TileOrder::Rows => (tile % row_ranges, tile / row_ranges),
             TileOrder::Columns => (tile / column_tiles, tile % column_tiles),
         };
-        let rows = self.row_cuts.map(|cuts| cuts[row_range]..cuts[row_range + 1]);
+        let rows = self.row_cuts[row_range]..self.row_cuts[row_range + 1];
         let start = self.columns.start + column_tile * self.tile_columns;
         let columns = start..self.columns.end.min(start + self.tile_columns);
         let piece = |matrix: &Matrix<'a, T>| {
             // SAFETY: the counter deals every tile once, tiles of different numbers are disjoint because the cuts rise, and every matrix
             // is a slice of its own.
-            unsafe { matrix.piece(rows.clone().unwrap_or(0..matrix.rows), columns.clone()) }
+            unsafe { matrix.piece(rows.clone(), columns.clone()) }
         };
         Some(self.matrices.each_ref().map(|matrix| matrix.as_ref().map(piece)))
     }

@@ -43,13 +43,13 @@ pub(super) struct Page<'a> {
 
 /// One row of a tile: a query and the slots that it sees, not empty.
 #[derive(Clone, Copy, Default)]
-struct TileRow<'a> {
+pub(super) struct TileRow<'a> {
     q: &'a [f32],
-    start: usize,
-    end: usize,
+    pub start: usize,
+    pub end: usize,
     /// Of the slots between, those that it sees; otherwise all.
-    chosen: Option<&'a SlotSet>,
-    alibi: Option<Alibi>,
+    pub chosen: Option<&'a SlotSet>,
+    pub alibi: Option<Alibi>,
 }
 
 impl<'a> TileRow<'a> {
@@ -146,16 +146,13 @@ impl Page<'_> {
             element: PhantomData,
         });
         let mut merges = [Merge::default(); R];
-        for (r, row) in tile.iter().enumerate() {
-            merges[r] = self.kernels.run(Softmax {
-                dots: &mut weights[r],
-                visible: row.start..row.end,
-                chosen: row.chosen,
-                rule: self.rule,
-                alibi: row.alibi,
-                state: states[r],
-            });
-        }
+        self.kernels.run(Softmax {
+            dots: &mut weights,
+            rows: tile,
+            states,
+            merges: &mut merges,
+            rule: self.rule,
+        });
         for first in (0..self.layout.v_dim).step_by(BLOCK_COLUMNS) {
             let padded = first..self.layout.v_stride().min(first + BLOCK_COLUMNS);
             let block = first..self.layout.v_dim.min(first + BLOCK_COLUMNS);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::kv::SEGMENT_POSITIONS;
+use super::segment::{TileRow, WIDE_TILE_ROWS};
 use super::{Alibi, ScoreRule, SlotSet, attention_state_len};
 use crate::dispatch::Kernel;
 use crate::elementwise::{AddScaled, LaneFunction, LanePairFunction, Scale, Softcap, map, map_pairs};
@@ -14,48 +15,100 @@ use crate::vector::Simd;
 /// One number per position of a page.
 pub(super) type PerPosition = [f32; SEGMENT_POSITIONS];
 
-/// Turns the dot products of one row into weights exp(score − max), and merges their maximum and sum into the row's state.
+/// Turns the dot products of the rows of a tile into weights exp(score − max), and merges their maxima and sums into the rows' states.
 ///
-/// Hidden slots that share a group of 16 with a visible one become 0; the others are left as they are.
-pub(super) struct Softmax<'a> {
-    pub dots: &'a mut PerPosition,
-    /// Not empty, within the page.
-    pub visible: Range<usize>,
-    /// The visible slots that count, at least one; otherwise all.
-    pub chosen: Option<&'a SlotSet>,
+/// Hidden slots that share a group of 16 with a visible one become 0; the others are left as they are. Each step goes over all rows before
+/// the next one begins: while the maximum or the sum of a row waits for its chain, the processor has other rows to go on with.
+pub(super) struct Softmax<'a, 'r, 's> {
+    /// As many of each as there are rows, at most [`WIDE_TILE_ROWS`].
+    pub dots: &'a mut [PerPosition],
+    pub rows: &'a [TileRow<'r>],
+    pub states: &'a mut [&'s mut [f32]],
+    pub merges: &'a mut [Merge],
     pub rule: &'a ScoreRule,
-    pub alibi: Option<Alibi>,
-    pub state: &'a mut [f32],
 }
 
-impl Kernel for Softmax<'_> {
-    type Output = Merge;
+impl Kernel for Softmax<'_, '_, '_> {
+    type Output = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) -> Merge {
-        let first = self.visible.start - self.visible.start % LANES;
-        let slots = &mut self.dots[first..self.visible.end.next_multiple_of(LANES)];
-        let visible = self.visible.start - first..self.visible.end - first;
+    unsafe fn run<S: Simd>(self) {
+        let mut maxima = [0.0; WIDE_TILE_ROWS];
+        let mut sums = [0.0; WIDE_TILE_ROWS];
         // SAFETY: required of the caller.
         unsafe {
-            map::<S, _>(Scale(self.rule.scale), slots);
+            for ((dots, row), max) in self.dots.iter_mut().zip(self.rows).zip(&mut maxima) {
+                *max = row.scores::<S>(dots, self.rule);
+            }
+            for (((dots, row), max), sum) in self.dots.iter_mut().zip(self.rows).zip(maxima).zip(&mut sums) {
+                *sum = row.weights::<S>(dots, max);
+            }
+            let rows = self
+                .states
+                .iter_mut()
+                .zip(self.merges)
+                .zip(maxima.into_iter().zip(sums));
+            for ((state, merge), (max, sum)) in rows {
+                *merge = Merge::of::<S>(state, max, sum);
+            }
+        }
+    }
+}
+
+impl TileRow<'_> {
+    /// Slots in whole groups of 16 around those that the row sees, the first of them, and which of them it sees.
+    #[inline(always)]
+    fn slots<'d>(&self, dots: &'d mut PerPosition) -> (&'d mut [f32], usize, Range<usize>) {
+        let first = self.start - self.start % LANES;
+        let slots = &mut dots[first..self.end.next_multiple_of(LANES)];
+        (slots, first, self.start - first..self.end - first)
+    }
+
+    /// Turns dot products into scores, −∞ for hidden slots, and returns the largest.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`.
+    #[inline(always)]
+    unsafe fn scores<S: Simd>(&self, dots: &mut PerPosition, rule: &ScoreRule) -> f32 {
+        let (slots, first, visible) = self.slots(dots);
+        // SAFETY: required of the caller.
+        unsafe {
+            map::<S, _>(Scale(rule.scale), slots);
             if let Some(Alibi { slope, query_slot }) = self.alibi {
                 let distances = distances(first, query_slot);
                 map_pairs::<S, _>(AddScaled(slope), slots, &distances[..slots.len()]);
             }
-            if let Some(cap) = self.rule.softcap {
+            if let Some(cap) = rule.softcap {
                 map::<S, _>(Softcap(cap), slots);
             }
-            slots[..visible.start].fill(f32::NEG_INFINITY);
-            slots[visible.end..].fill(f32::NEG_INFINITY);
-            replace_unchosen(slots, first, self.chosen, f32::NEG_INFINITY);
-            let max = largest::<S>(slots);
-            map::<S, _>(ExpMinus(max), slots);
-            slots[..visible.start].fill(0.0);
-            slots[visible.end..].fill(0.0);
-            replace_unchosen(slots, first, self.chosen, 0.0);
-            Merge::of::<S>(self.state, max, sum::<S, false>(slots))
+            self.hide(slots, first, visible, f32::NEG_INFINITY);
+            largest::<S>(slots)
         }
+    }
+
+    /// Turns scores into weights, 0 for hidden slots, and returns their sum.
+    ///
+    /// # Safety
+    /// The machine has the instruction set of `S`.
+    #[inline(always)]
+    unsafe fn weights<S: Simd>(&self, scores: &mut PerPosition, max: f32) -> f32 {
+        let (slots, first, visible) = self.slots(scores);
+        // SAFETY: required of the caller.
+        unsafe {
+            map::<S, _>(ExpMinus(max), slots);
+            self.hide(slots, first, visible, 0.0);
+            sum::<S, false>(slots)
+        }
+    }
+
+    /// Puts `value` into those of the `slots` from `first` on that the row does not see.
+    #[inline(always)]
+    fn hide(&self, slots: &mut [f32], first: usize, visible: Range<usize>, value: f32) {
+        if visible.len() < slots.len() {
+            slots[..visible.start].fill(value);
+            slots[visible.end..].fill(value);
+        }
+        replace_unchosen(slots, first, self.chosen, value);
     }
 }
 

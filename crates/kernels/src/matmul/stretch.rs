@@ -5,8 +5,9 @@ use std::mem::MaybeUninit;
 
 use super::{Operands, PanelKernel, Product, TileKernel, group_tiles};
 use crate::dispatch::{Kernel, Kernels};
+use crate::panel::LINE_BYTES;
 use crate::panel::PANEL_ROWS;
-use crate::quantize::{GroupRun, interleaved};
+use crate::quantize::{GroupRun, interleaved, split_evenly};
 use crate::vector::{Simd, read_ahead};
 
 /// Values of a row in a stretch, a whole number of records of every type.
@@ -40,6 +41,7 @@ pub(super) fn all<T: PanelKernel>(kernels: Kernels, product: Product<'_>) {
         };
         kernels.run(Stretch::<T::Unpacked> {
             panel,
+            packed,
             start,
             values,
             run,
@@ -63,16 +65,15 @@ impl<T: PanelKernel> Kernel for Unpack<'_, T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         // SAFETY: the caller says that the machine has the instruction set; the rest is what the fields are.
-        unsafe {
-            T::unpack::<S>(self.packed.as_ptr(), self.values, self.to);
-            read_ahead::<S>(self.packed.as_ptr(), self.packed.len());
-        }
+        unsafe { T::unpack::<S>(self.packed.as_ptr(), self.values, self.to) }
     }
 }
 
 /// Values `start .. start + values` of the rows of a run times an unpacked stretch of as many; `out` has 16 values for each row.
 struct Stretch<'a, T> {
     panel: *const u8,
+    /// The stretch as it lies in memory, in the stream of panels.
+    packed: &'a [u8],
     start: usize,
     values: usize,
     run: GroupRun<'a>,
@@ -87,10 +88,18 @@ impl<T: TileKernel> Kernel for Stretch<'_, T> {
     unsafe fn run<S: Simd>(self) {
         let first_row = self.run.row_range().start;
         let words_before = self.run.activation_type().row_words(self.start);
-        for group in self.run.groups() {
+        let groups = self.run.groups();
+        let (count, lines) = (groups.len(), self.packed.len().div_ceil(LINE_BYTES));
+        for (i, group) in groups.enumerate() {
+            // The lines further on in the stream, a few with each group: all at once would be more than can be on their way.
+            let (first_line, lines) = split_evenly(lines, count, i);
             // SAFETY: the caller says that the machine has the instruction set. A group has words for all values, those before the stretch
             // first, and its rows have outputs.
             unsafe {
+                read_ahead::<S>(
+                    self.packed.as_ptr().wrapping_add(first_line * LINE_BYTES),
+                    lines * LINE_BYTES,
+                );
                 let operands = Operands {
                     panel: self.panel,
                     k: self.values,

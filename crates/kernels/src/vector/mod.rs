@@ -193,6 +193,21 @@ unsafe fn ask_for<S: Simd>(bytes: usize, at: impl Fn(usize) -> *const u8) {
     }
 }
 
+/// Asks for the line of the first of `x` in the first cache: it is about to be written. No result depends on it.
+#[inline(always)]
+pub fn prefetch(x: &[f32]) {
+    // SAFETY: the instruction is part of every processor of the architecture.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        avx2::Avx2::prefetch(x.as_ptr().cast());
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        neon::Neon::prefetch(x.as_ptr().cast());
+    }
+}
+
 /// A stream that ends before long, and goes on elsewhere.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch {
